@@ -52,10 +52,12 @@
  * with bias, activation and residual; a decode step's norms, appends and arg max.
  *
  * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
- * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). The choice is
- * stored beside the compiled kernels and is part of the executor's identity, so that the next process computes the same
- * bits. These kernels take plain f32 products of any shape, alignment and transposition; `bench_gpu --only products_f32
- * --verbose` sets them beside cuBLASLt.
+ * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). Kernels of
+ * products of one row that read a million weights and more are timed too, each run with other weights than the one
+ * before it, as in a step: with weights on their way in registers, or in rings of shared memory of several sizes and
+ * several blocks a row (the log at `info` has each time). The choice is stored beside the compiled kernels and is part
+ * of the executor's identity, so that the next process computes the same bits. These kernels take plain f32 products of
+ * any shape, alignment and transposition; `bench_gpu --only products_f32 --verbose` sets them beside cuBLASLt.
  *
  * Sections, each using those above it: >>driver (functions found by dlopen) >>text >>gpu (what a device keeps for all
  * sessions) >>kernels (device code that several rooms use) >>emit (what kernels are written with); a room for each kind
@@ -780,7 +782,7 @@ struct device {
     uint64_t code_hash; /* of the device code before its kernels */
     char name[96];
     size_t memory;
-    int processors;
+    int processors, cache_bytes;
     bool compile_only, has_pools;
     char tenant[64]; /* whose sessions have taken memory, while they are all of one */
     bool has_tenant;
@@ -11055,7 +11057,7 @@ static const char one_text[] =
     "  b.init();\n"
     "  for (u32 i = threadIdx.x; i < n; i += 256) b.merge(fresh(parts + i));\n"
     "  b = together<256>(b);\n"
-    "  if (threadIdx.x == 0) *out = b.at;\n"
+    "  if (threadIdx.x == 0) { *out = b.at; *done = 0; }\n"
     "}\n"
     "// The k of step i, of ROWS threads that have G of the LANES each: first + a constant, unless a turn skips parts "
     "of the lanes.\n"
@@ -11064,6 +11066,7 @@ static const char one_text[] =
     "* APART == ROWS };\n"
     "  static M int k(int i, int place, int first) { return i / G * P::LANES + (REGULAR ? first + i % G * EACH : "
     "lane_k<P::LANES, V>(i % G * ROWS + place)); }\n"
+    "  static M int at(int turn, int g, int place, int first) { return turn * P::LANES + k(g, place, first); }\n"
     "};\n"
     "// Which matrix a block multiplies by: of P::MATS of one shape the first two, their columns and the stride of "
     "their "
@@ -11087,7 +11090,7 @@ static const char one_text[] =
     "    UNROLL for (int j = 0; j < U / G; j++) {\n"
     "      const int l = (s / G + j) * P::LANES + first - place / R::APART;\n"
     "      own[j] = zeros();\n"
-    "      if (l < P::k) own[j] = P::ROWS_WITHIN ? *(const uint4 *)(x + l) : cached(x + l);\n"
+    "      if (l < P::k) own[j] = P::ROWS_WITHIN || P::AHEAD ? *(const uint4 *)(x + l) : cached(x + l);\n"
     "    }\n"
     "  }\n"
     "  M float at(int i, int place) const {\n"
@@ -11097,6 +11100,44 @@ static const char one_text[] =
     "    return x;\n"
     "  }\n"
     "};\n"
+    "// Joins the sums of a block's threads, or of a cluster's: as halves of all lanes.\n"
+    "template <class P, int G, class E> M void vector_times_end(float (*acc_)[G][P::V], bool mine, int tx, int rank, "
+    "int first, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  enum { V = P::V, TX = P::TX, MATS = P::MATS };\n"
+    "  __shared__ float part[MATS][P::S * 8][32];\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "    float *acc = acc_[q][0];\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < V; "
+    "v++) acc_[q][g][v] += acc_[q][g + h][v];\n"
+    "    UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a "
+    "column group keeps one column\n"
+    "      UNROLL for (int v = 0; v < half; v++) {\n"
+    "        const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
+    "        acc[v] = in + exchange(out, bit);\n"
+    "      }\n"
+    "    UNROLL for (int bit = 16 / V; bit >= TX; bit /= 2) acc[0] += exchange(acc[0], bit);\n"
+    "    if (P::S > 1) put_first(&part[q][rank * 8 + warp][tx * V + lane * V / 32], acc[0]);\n"
+    "    else part[q][warp][tx * V + lane * V / 32] = acc[0];\n"
+    "  }\n"
+    "  if (P::S > 1) {\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "  } else __syncthreads();\n"
+    "  if (rank) return;\n"
+    "  float y[2] = { 0.f, 0.f };\n"
+    "  if (mine) UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "    float sum[P::S * 8];\n"
+    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p] = part[q][p % P::S * 8 + p / P::S][lane];\n"
+    "    y[q] = halves<P::S * 8>::sum(sum);\n"
+    "  }\n"
+    "  if (P::BEST) {\n"
+    "    best_of<float, false> best;\n"
+    "    best.init();\n"
+    "    if (mine) best.take(e.value(y[0]), first + lane);\n"
+    "    vector_best<P>(best, parts, done, out);\n"
+    "  } else if (mine) e.end(first + lane, y[0], y[1]);\n"
+    "}\n"
     "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster "
     "that share k between them.\n"
     "// LANES sum k as for few rows. P: T, k, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), "
@@ -11109,7 +11150,6 @@ static const char one_text[] =
     "  enum { V = P::V, TX = P::TX, MATS = P::MATS, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, "
     "STEPS = (P::k + P::LANES - 1) / P::LANES * G, U = STEPS < P::LOADS / MATS ? STEPS : P::LOADS / MATS / G * G };\n"
     "  typedef typename P::T T;\n"
-    "  __shared__ float part[MATS][P::S * 8][32];\n"
     "  __shared__ uint4 row_[P::ROWS_WITHIN ? (P::k + V - 1) / V : 1];\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = m.block % P::S, place "
     "= (lane / TX * 8 + warp) * P::S + rank, first_k = lane_k<P::LANES, V>(place), end = P::k;\n"
@@ -11156,37 +11196,7 @@ static const char one_text[] =
     "    }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
-    "  UNROLL for (int q = 0; q < MATS; q++) {\n"
-    "    float *acc = acc_[q][0];\n"
-    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < V; "
-    "v++) acc_[q][g][v] += acc_[q][g + h][v];\n"
-    "    UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a "
-    "column group keeps one column\n"
-    "      UNROLL for (int v = 0; v < half; v++) {\n"
-    "        const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
-    "        acc[v] = in + exchange(out, bit);\n"
-    "      }\n"
-    "    UNROLL for (int bit = 16 / V; bit >= TX; bit /= 2) acc[0] += exchange(acc[0], bit);\n"
-    "    if (P::S > 1) put_first(&part[q][rank * 8 + warp][tx * V + lane * V / 32], acc[0]);\n"
-    "    else part[q][warp][tx * V + lane * V / 32] = acc[0];\n"
-    "  }\n"
-    "  if (P::S > 1) {\n"
-    "    cluster_arrive();\n"
-    "    cluster_wait();\n"
-    "  } else __syncthreads();\n"
-    "  if (rank) return;\n"
-    "  float y[2] = { 0.f, 0.f };\n"
-    "  if (mine) UNROLL for (int q = 0; q < MATS; q++) {\n"
-    "    float sum[P::S * 8];\n"
-    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p] = part[q][p % P::S * 8 + p / P::S][lane];\n"
-    "    y[q] = halves<P::S * 8>::sum(sum);\n"
-    "  }\n"
-    "  if (P::BEST) {\n"
-    "    best_of<float, false> best;\n"
-    "    best.init();\n"
-    "    if (mine) best.take(e.value(y[0]), first + lane);\n"
-    "    vector_best<P>(best, parts, done, out);\n"
-    "  } else if (mine) e.end(first + lane, y[0], y[1]);\n"
+    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, parts, done, out);\n"
     "}\n"
     "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp.\n"
     "// P: of quant, and k, V, S (1), R, EARLY, NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST, NEXT\n"
@@ -11351,6 +11361,150 @@ static const char one_text[] =
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
+    "// ---- the same with the weights in a ring: each thread has AHEAD copies of its own 16 bytes on their way into "
+    "shared memory, where it alone reads them; the row lies there too ----\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "// Waits for what is before, and leaves the row in `to` as it is multiplied.\n"
+    "template <class P, class N> M void vector_row(const typename P::T *a, const N &norm, const typename P::T *gain, "
+    "const typename P::T *shift, typename P::T *to) {\n"
+    "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V), OWN = P::NORM ? (CH + 7) / 8 : 1 };\n"
+    "  typedef typename P::T T;\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;\n"
+    "  uint4 g[OWN], h[OWN];\n"
+    "  UNROLL for (int c = 0; c < OWN; c++) {\n"
+    "    const int l = ((c * 8 + warp) * 32 + lane) * V;\n"
+    "    g[c] = h[c] = zeros();\n"
+    "    if (P::HAS_GAIN && l < P::k) g[c] = stream(gain + l);\n"
+    "    if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
+    "  }\n"
+    "  if (P::NEXT == 1) let_next_start();\n"
+    "  await_previous();\n"
+    "  if (P::NEXT >= 2) let_next_start();\n"
+    "  if (P::ROWS_WITHIN) norm.run(to, 0, 1, blockIdx.x == 0);\n"
+    "  else if (P::NORM) {\n"
+    "    float x[CH][V], mean = 0.f, scale = 1.f;\n"
+    "    const T tag = T();\n"
+    "    vector_norm<P>(a, x, &mean, &scale);\n"
+    "    UNROLL for (int c = 0; c < CH; c++) {\n"
+    "      T raw_[V];\n"
+    "      if (c % 8 != warp || (c * 32 + lane) * V >= P::k) continue;\n"
+    "      UNROLL for (int v = 0; v < V; v++) put(raw_[v], vector_normed<P>(x[c][v], mean, scale, part_of(g[c / 8], "
+    "v, tag), part_of(h[c / 8], v, tag)));\n"
+    "      vstore<V>(to + (c * 32 + lane) * V, raw_);\n"
+    "    }\n"
+    "  } else for (int i = threadIdx.x * V; i < P::k; i += 256 * V) *(uint4 *)(to + i) = cached(a + i);\n"
+    "  __syncthreads();\n"
+    "}\n"
+    "template <class P, class N, class E> M void vector_times_ring(const typename P::T *a, const N &norm, const "
+    "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
+    "*parts, u32 *done, i64 *out) {\n"
+    "  enum { V = P::V, TX = P::TX, MATS = P::MATS, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, "
+    "TURNS = (P::k + P::LANES - 1) / P::LANES, AHEAD = P::AHEAD };\n"
+    "  typedef typename P::T T;\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  T *row = (T *)memory;\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = m.block % P::S, "
+    "place = (lane / TX * 8 + warp) * P::S + rank, first_k = lane_k<P::LANES, V>(place);\n"
+    "  const int first = m.block / P::S * COLUMNS, col = first + tx * V;\n"
+    "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < m.n;\n"
+    "  typedef vector_turn<P, G, ROWS> turn;\n"
+    "  vector_own<P, turn, G, G, G != 1 && turn::REGULAR> x;\n"
+    "  const T tag = T();\n"
+    "  const u32 ring = shared_address(memory) + P::ROW_BYTES + threadIdx.x * 16;\n"
+    "  const uint4 *read = (const uint4 *)(memory + P::ROW_BYTES) + threadIdx.x;\n"
+    "  float acc_[MATS][G][V];\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (P::S > 1) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "#define RING_LOAD(t, g)\\\n"
+    "  do {\\\n"
+    "    const int t_ = (t), k_ = turn::at(t_, g, place, first_k);\\\n"
+    "    const bool in_ = P::FULL || (k_ < P::k && col < m.n);\\\n"
+    "    if (t_ < TURNS) UNROLL for (int q = 0; q < MATS; q++) copy16(ring + ((t_ * G + (g)) % (AHEAD + 1) * MATS + "
+    "q) * 4096, in_ ? m.b[q] + (i64)k_ * m.stride + col : m.b[q], in_ ? 16 : 0);\\\n"
+    "    copy_commit();\\\n"
+    "  } while (0)\n"
+    "  UNROLL for (int i = 0; i < AHEAD; i++) RING_LOAD(i / G, i % G);\n"
+    "  if (mine) e.early(first + lane);\n"
+    "  if (P::S > 1) cluster_wait();                                       // the cluster's first block has begun\n"
+    "  vector_row<P>(a, norm, gain, shift, row);\n"
+    "  if (mine) e.load(first + lane);\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) "
+    "acc_[q][g][v] = 0.f;\n"
+    "  for (int t = 0; t < TURNS; t++) {\n"
+    "    x.load(row, t * G, place, first_k);\n"
+    "    UNROLL for (int g = 0; g < G; g++) {\n"
+    "      copy_wait<AHEAD - 1>();\n"
+    "      RING_LOAD(t + (g + AHEAD) / G, (g + AHEAD) % G);                // where the thread read one step ago\n"
+    "      const float y = x.at(g, place);\n"
+    "      UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "        const uint4 w = read[((t * G + g & AHEAD) * MATS + q) * 256];\n"
+    "        UNROLL for (int v = 0; v < V; v++) acc_[q][g][v] = gn_fma(y, part_of(w, v, tag), acc_[q][g][v]);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "#undef RING_LOAD\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
+    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, parts, done, out);\n"
+    "}\n"
+    "// The same with B's columns contiguous: R of them at a time to each warp, of each matrix, as one line of "
+    "chunks.\n"
+    "template <class P> M void vector_dot_copy(u32 to, const vector_of<typename P::T> &m, int col, int c) {\n"
+    "  const int l = (c * 32 + (int)(threadIdx.x & 31)) * P::V;\n"
+    "  const bool in = P::k % (32 * P::V) == 0 || l < P::k;\n"
+    "  UNROLL for (int r = 0; r < P::R * P::MATS; r++) {\n"
+    "    const int at = col + r % P::R;\n"
+    "    copy16(to + r * 4096, in ? m.b[r / P::R] + (i64)(at < m.n ? at : m.n - 1) * m.stride + l : m.b[0], in ? 16 "
+    ": 0);\n"
+    "  }\n"
+    "}\n"
+    "template <class P, class N, class E> M void vector_dot_ring(const typename P::T *a, const N &norm, const "
+    "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
+    "*parts, u32 *done, i64 *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = P::V, R = P::R, W = R * P::MATS, CH = (P::k + 32 * V - 1) / (32 * V), AHEAD = P::AHEAD };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  T *row = (T *)memory;\n"
+    "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
+    "  const u32 ring = shared_address(memory) + P::ROW_BYTES + threadIdx.x * 16;\n"
+    "  const uint4 *read = (const uint4 *)(memory + P::ROW_BYTES) + threadIdx.x;\n"
+    "  int col = (m.block * 8 + (int)(threadIdx.x >> 5)) * R, next = col, next_c = 0, to = 0, from = 0;\n"
+    "  vector_sums<P> acc;\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "#define RING_LOAD()\\\n"
+    "  do {\\\n"
+    "    if (next < m.n) vector_dot_copy<P>(ring + to * (W * 4096), m, next, next_c);\\\n"
+    "    copy_commit();\\\n"
+    "    to = to + 1 & AHEAD;\\\n"
+    "    if (++next_c == CH) { next_c = 0; next += step; }\\\n"
+    "  } while (0)\n"
+    "  UNROLL for (int i = 0; i < AHEAD; i++) RING_LOAD();\n"
+    "  vector_columns_begin<P>(acc);\n"
+    "  vector_row<P>(a, norm, gain, shift, row);\n"
+    "  for (; col < m.n; col += step) {\n"
+    "    if (lane < R && col + lane < m.n) { e.early(col + lane); e.load(col + lane); }\n"
+    "    for (int c = 0; c < CH; c++) {\n"
+    "      const int l = (c * 32 + lane) * V;\n"
+    "      uint4 w[W][1];\n"
+    "      float x[1][V];\n"
+    "      copy_wait<AHEAD - 1>();\n"
+    "      RING_LOAD();                                                    // where the thread read one chunk ago\n"
+    "      UNROLL for (int r = 0; r < W; r++) w[r][0] = read[(from * W + r) * 256];\n"
+    "      T raw_[V];\n"
+    "      UNROLL for (int v = 0; v < V; v++) x[0][v] = 0.f;\n"
+    "      if (l < P::k) { vload<V>(raw_, row + l); UNROLL for (int v = 0; v < V; v++) x[0][v] = get(raw_[v]); }\n"
+    "      vector_columns_take<P, 1>(acc, w, x);\n"
+    "      from = from + 1 & AHEAD;\n"
+    "    }\n"
+    "    vector_columns_end<P>(acc, col, m.n, e, best);\n"
+    "  }\n"
+    "#undef RING_LOAD\n"
+    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
+    "}\n"
+    "#endif\n"
     "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
     "// What a part's sums are worth beside the maximum of all parts\n"
     "template <class P> M float share_of(float top, float sum, float all) { "
@@ -11516,11 +11670,11 @@ enum { NEXT_STARTS = 2 };
 
 /* How one row is multiplied. dot: the columns of B are contiguous. */
 /* side: threads side by side, of 16 bytes each; loads: 16 bytes that a thread has on their way, of a column where dot
-   is */
+   is; ahead: those in shared memory instead, 0: in registers; row: bytes of the row beside them */
 typedef struct vector_form {
     product p;
     int64_t vector, stride;
-    uint32_t splits, columns, side, grid, lanes, loads;
+    uint32_t splits, columns, side, grid, lanes, loads, ahead, row, next;
     bool dot, quantised;
     quant_form q;
 } vector_form;
@@ -11553,6 +11707,7 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     gn_dtype d = view_of(e, xa)->dtype;
     int bytes = types[d].bytes;
     memset(form, 0, sizeof *form);
+    form->next = NEXT_STARTS;
     if (e->invariant) return false;
     if (node_is(e, node, GN_OP_LINEAR_QUANTIZED)) return vector_quantised(e, node, form);
     form->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
@@ -11750,9 +11905,9 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
         text more = { 0 };
         put(&more,
             "  enum { k = %lld, V = %lld, S = 1, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = "
-            "%d, NEXT = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
+            "%d, NEXT = %u };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
             (long long)form->p.k, (long long)form->vector, form->columns, early, g->norm != 0, gain, shift, best,
-            NEXT_STARTS, (unsigned long long)attrs[0]);
+            form->next, (unsigned long long)attrs[0]);
         put_quant_type(e, &form->q, view_of(e, input(e, node, 0))->dtype, more.s ? more.s : "");
         e->failed = e->failed || more.failed;
         text_free(&more);
@@ -11765,12 +11920,13 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
     }
     put(&e->types,
         "struct @_p { typedef %s T; enum { k = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, "
-        "HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u, FULL = %d, MATS = %d, ROWS_WITHIN = %d, "
-        "LOADS = %u };\n"
+        "HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %u, LANES = %u, FULL = %d, MATS = %d, ROWS_WITHIN = %d, "
+        "LOADS = %u, AHEAD = %u, ROW_BYTES = %u };\n"
         "  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
         types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->vector, form->splits,
-        form->side, form->columns, early, g->norm != 0, gain, shift, best, NEXT_STARTS, form->lanes, full,
-        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, (unsigned long long)attrs[0]);
+        form->side, form->columns, early, g->norm != 0, gain, shift, best, form->next, form->lanes, full,
+        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, form->ahead, form->row,
+        (unsigned long long)attrs[0]);
 }
 
 /* Blocks of a part, and how many share k by the columns of all parts: the fewer there are, the more. False: the parts
@@ -11833,7 +11989,7 @@ static void vector_label(const emit *e, const vector_group *g, const vector_form
     const vector_part *p = &g->parts[0];
     bool ends = false;
     for (uint32_t i = 0; i < g->n; i++) ends = ends || g->parts[i].loop;
-    snprintf(out, size, "%s%s%s_%s%s%s",
+    snprintf(out, size, "%s%s%s%s_%s%s%s", form->ahead ? "ring_" : "",
              g->norm   ? "norm_"
              : g->rows ? "rows_"
                        : "",
@@ -11865,6 +12021,112 @@ static bool vectors_early(const emit *e, const vector_group *g) {
     return early;
 }
 
+/* ---- other forms of the same kernel, which give the same bits: measured where that is worth it ---- */
+
+/* Of the index-th: KiB of a block's ring, how many times as many blocks share k; where columns are contiguous, how many
+   of them a warp has at a time, and blocks a processor. */
+static const struct {
+    uint32_t ring, splits, columns, blocks;
+} vector_rings[] = { { 0, 1, 0, 0 }, { 32, 1, 2, 2 }, { 64, 1, 1, 2 }, { 64, 2, 4, 1 }, { 32, 4, 1, 4 } };
+enum { VECTOR_RINGS = sizeof vector_rings / sizeof *vector_rings, VECTOR_SHARED = 96 << 10 };
+
+/* The blocks of each part where a warp has `columns` at a time: all have as many turns. */
+static void vectors_spread(const emit *e, const vector_group *g, uint32_t columns, uint32_t each, uint32_t *blocks) {
+    int64_t most = (int64_t)each * emit_processors(e), all = 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        const gn_view *out = view_of(e, vector_product(e, g, i, 0));
+        blocks[i] = (uint32_t)blocks_for(out->dims[out->rank - 1], 8 * (int64_t)columns);
+        all += blocks[i];
+    }
+    int64_t turns = blocks_for(all, most);
+    for (uint32_t i = 0; i < g->n; i++) blocks[i] = (uint32_t)blocks_for(blocks[i], turns);
+}
+
+/* The index-th form with a ring in shared memory, from the one that is chosen without measuring. */
+static bool vectors_ring(const emit *e, const vector_group *g, uint32_t index, vector_form *form, uint32_t *blocks) {
+    uint32_t mats = g->parts[0].product[1] ? 2 : 1, bytes = 16 / (uint32_t)form->vector, step, fit = 2;
+    if (!index || index >= VECTOR_RINGS || form->quantised || !emit_has_async_copies(e)) return false;
+    form->row = ((uint32_t)form->p.k * bytes + 127) & ~127u;
+    if (form->dot) {
+        form->columns = vector_rings[index].columns / mats ? vector_rings[index].columns / mats : 1;
+        vectors_spread(e, g, form->columns, vector_rings[index].blocks, blocks);
+        step = form->columns * mats * 4096;
+        if (form->lanes != 32 * (uint32_t)form->vector) return false;
+    } else {
+        uint32_t more = emit_has_clusters(e) ? vector_rings[index].splits : 1;
+        while (more > 1 && (form->splits * more > 8 || form->lanes * form->side < 256 * form->splits * more)) more /= 2;
+        form->splits *= more;
+        for (uint32_t i = 0; i < g->n; i++) blocks[i] *= more;
+        step = mats * 4096;
+    }
+    while (fit * 2 * step <= vector_rings[index].ring << 10) fit *= 2;
+    form->ahead = fit - 1;
+    form->next = 1;
+    return form->row + fit * step <= VECTOR_SHARED;
+}
+
+static uint64_t vector_mark(const vector_form *f) {
+    int64_t words[6] = { f->ahead, f->splits, f->columns, f->next, f->grid, f->row };
+    return hash_bytes(10, words, sizeof words);
+}
+
+/* By what the choice among forms is kept. */
+static product_key vectors_key(const emit *e, const vector_group *g) {
+    uint32_t node = vector_product(e, g, 0, 0);
+    const gn_view *x = view_of(e, input(e, node, 0));
+    uint32_t words[8] = { x->dtype, g->norm != 0,           g->rows != 0,         g->parts[0].product[1] != 0,
+                          g->n,     g->rows ? g->given : 0, emit_has_clusters(e), vectors_early(e, g) };
+    uint64_t h = hash_bytes(11, words, sizeof words);
+    int64_t n = 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        const vector_part *p = &g->parts[i];
+        const gn_kernel_step *s = p->loop ? &e->layout->steps[p->loop - 1] : NULL;
+        for (int q = 0; q < 2 && p->product[q]; q++) {
+            const gn_view *b = view_of(e, input(e, vector_product(e, g, i, q), 1));
+            h = hash_view(h, b);
+            n += b->dims[b->rank - 1];
+        }
+        for (uint32_t k = 0; s && k < s->n_instrs; k++)
+            h = hash_bytes(h, &e->layout->instrs[s->instr + k].op, sizeof(uint16_t));
+        h = hash_bytes(h, &(uint32_t){ p->best != 0 }, sizeof(uint32_t));
+    }
+    return (product_key){ 1, n, x->dims[x->rank - 1], g->n, h };
+}
+
+/* An operation of one row reads as many bytes as 2,048 of many rows take time: below this launching is all. */
+enum { VECTOR_WORTH = 2048 };
+
+static bool vectors_are_measured(const emit *e, const vector_group *g) {
+    uint32_t node = vector_product(e, g, 0, 0);
+    const product_key key = vectors_key(e, g);
+    return !all_by_blas() && !node_is(e, node, GN_OP_LINEAR_QUANTIZED) && emit_has_async_copies(e) &&
+           emit_measures(e, view_of(e, input(e, node, 0))->dtype, 2. * (double)key.n * (double)key.k * VECTOR_WORTH);
+}
+
+/* The form that runs: what is measured now, else what is stored, else without a ring. */
+static void vectors_form(emit *e, const vector_group *g, vector_form *form, uint32_t *blocks) {
+    choice c = { CHOICE_MODEL, 0, 0 };
+    vectors_choose(e, g, form, blocks);
+    const vector_form model = *form;
+    uint32_t own[VECTOR_PARTS];
+    memcpy(own, blocks, sizeof own);
+    if (e->given) c = *e->given;
+    else if (asked_rank()) c = (choice){ CHOICE_OWN, (uint32_t)asked_rank(), 0 };
+    else if (vectors_are_measured(e, g)) {
+        const product_key key = vectors_key(e, g);
+        emit_choice(e, &key, &c);
+    }
+    bool ring = c.kind == CHOICE_OWN && c.index && vectors_ring(e, g, c.index, form, blocks);
+    bool lost = c.kind == CHOICE_OWN && !e->given && !asked_rank() && (!ring || vector_mark(form) != c.mark);
+    if (!ring || lost) {
+        *form = model;
+        memcpy(blocks, own, sizeof own);
+    }
+    e->mark = vector_mark(form);
+    e->n_other += ring && !lost;
+    e->n_lost += lost;
+}
+
 static void emit_vector(emit *e, const vector_group *g) {
     uint32_t node = vector_product(e, g, 0, 0), norm = g->norm ? e->layout->steps[g->norm - 1].node : node;
     uint32_t n_ins = g->norm ? e->part->nodes[norm].n_ins : 1, blocks[VECTOR_PARTS], grid = 0;
@@ -11874,7 +12136,7 @@ static void emit_vector(emit *e, const vector_group *g) {
     text endings = { 0 }, within = { 0 };
     vector_form form;
     char name[64];
-    vectors_choose(e, g, &form, blocks);
+    vectors_form(e, g, &form, blocks);
     for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
     put_vector_type(e, g, &form, vectors_early(e, g));
     e->rereads = e->early = true;
@@ -11894,19 +12156,23 @@ static void emit_vector(emit *e, const vector_group *g) {
         emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
         emit_node(e, e->layout->steps[part->best - 1].node, "i64", false, "best");
     }
-    put(&e->body, "  vector_%s<@_p>(%s, %s, %s, %s, e, %s);\n",
+    put(&e->body, "  vector_%s%s<@_p>(%s, %s, %s, %s, e, %s);\n",
         form.quantised ? "quant"
         : form.dot     ? "dot"
                        : "times",
-        g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m", flags & 1 ? "gain" : "0",
-        flags & 2 ? "shift" : "0", part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+        form.ahead ? "_ring" : "", g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m",
+        flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
+        part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
     text_free(&within);
     size_t bytes = (size_t)grid * 16;
     if (part->best && bytes > e->scratch) e->scratch = bytes;
-    emit_launch(e, name, grid, 1, 256);
+    uint32_t step = (form.dot ? form.columns : 1) * (part->product[1] ? 2 : 1) * 4096,
+             ring = form.ahead ? form.row + (form.ahead + 1) * step : 0;
+    if (form.ahead) e->bounds = "__launch_bounds__(256, 2)";
+    emit_launch_shared(e, name, grid, 1, 256, ring);
 }
 
 static bool one_makes(const fusion *u, int which) { return u->turn[which] || u->made[which]; }
@@ -16299,19 +16565,26 @@ enum {
 static const double clearly_less = 0.985;
 /* what a product reads and writes: larger ones are left to the model too */
 static const size_t measured_bytes = (size_t)4 << 30;
+/* CACHES: so many times what the GPU's cache holds is read before a copy of a weight is read again */
+enum { CACHES = 4, COPIES_MOST = 64, VECTOR_ROUND_US = ROUND_US / 3 };
 
 typedef struct trial {
     emit e;
     choice choice;
     double us[ROUNDS];
+    gn__cu_handle graph; /* of the repeats; NULL: they are launched one by one */
     int n, repeats;
     bool out, other_bits;
 } trial;
-/* One product of a plan. */
+/* One product of a plan, or the products of one row that share a kernel. These read each weight once a step, from
+   memory: their runs take turns with `copies` of all that they read, `stride` bytes apart. */
 typedef struct candidate {
     product_key key;
     uint32_t node;
     const gn_kernel_step *tail;
+    const vector_group *vectors;
+    size_t stride;
+    int copies, turn;
     trial trials[TRIALS];
     int n;
     bool by_blas, by_model;
@@ -16328,12 +16601,17 @@ static void trial_add(const plan *p, candidate *tried, choice c) {
                    .part = p->emit.part,
                    .layout = p->emit.layout,
                    .fusions = p->emit.fusions,
+                   .groups = p->emit.groups,
+                   .n_groups = p->emit.n_groups,
                    .inlined = p->emit.inlined,
                    .tail = tried->tail,
                    .given = &t->choice };
-    emit_product(&t->e, tried->node);
+    if (tried->vectors) emit_vector(&t->e, tried->vectors);
+    else emit_product(&t->e, tried->node);
     t->choice.mark = t->e.mark;
     t->e.given = NULL;
+    /* runs follow one another as the kernels of a step do */
+    for (size_t i = 0; tried->vectors && i < t->e.n_launches; i++) t->e.launches[i].waits = true;
     bool again = t->e.failed || t->e.faults;
     for (int i = 0; i < tried->n; i++)
         again = again || (tried->trials[i].choice.kind == c.kind && tried->trials[i].choice.mark == t->choice.mark);
@@ -16341,13 +16619,34 @@ static void trial_add(const plan *p, candidate *tried, choice c) {
     else tried->n++;
 }
 
+/* Whether it is not decided, nor among the candidates that are found. */
+static bool candidate_is_new(const emit *e, const product_key *key, const candidate *all, int n) {
+    choice c;
+    bool known = emit_choice(e, key, &c);
+    for (int k = 0; k < n; k++) known = known || memcmp(&all[k].key, key, sizeof *key) == 0;
+    return !known;
+}
+
+/* Products of one row at step i. */
+static int candidates_find_vectors(const plan *p, size_t i, candidate *all, int n) {
+    const emit *e = &p->emit;
+    if (!e->fusions[i].vectors || e->fusions[i].inside) return n;
+    const vector_group *g = &e->vectors[e->fusions[i].vectors - 1];
+    if (!vectors_are_measured(e, g)) return n;
+    const product_key key = vectors_key(e, g);
+    if (candidate_is_new(e, &key, all, n))
+        all[n++] = (candidate){ .key = key, .node = vector_product(e, g, 0, 0), .vectors = g };
+    return n;
+}
+
 /* Products of the plan that are worth it and not decided: their number. */
 static int candidates_find(const plan *p, candidate *all) {
     const emit *e = &p->emit;
-    choice c;
     int n = 0;
     for (size_t i = 0; i < p->layout.n_steps && n < SHAPES_A_PLAN; i++) {
         const gn_kernel_step *step = &p->layout.steps[i];
+        n = candidates_find_vectors(p, i, all, n);
+        if (e->fusions[i].vectors) continue;
         if (step->n_instrs || e->fusions[i].inside || e->fusions[i].product ||
             !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR)))
             continue;
@@ -16356,9 +16655,7 @@ static int candidates_find(const plan *p, candidate *all) {
         matmul mm = matmul_of(&at, step->node);
         if (!matmul_is_measured(&at, &mm)) continue;
         product_key key = key_of(&at, &mm);
-        bool known = emit_choice(&at, &key, &c);
-        for (int k = 0; k < n; k++) known = known || memcmp(&all[k].key, &key, sizeof key) == 0;
-        if (known) continue;
+        if (!candidate_is_new(&at, &key, all, n)) continue;
         all[n].key = key;
         all[n].node = step->node;
         all[n].by_blas = 2. * (double)key.m * (double)key.n * (double)key.k * (double)key.batches >=
@@ -16374,8 +16671,10 @@ static size_t base_bytes(const plan *p, uint32_t node) {
     return align_up((size_t)gn_view_count(view) * types[view->dtype].bytes);
 }
 
-/* A place for all that the trials read and write: base[node] = 1 + offset. Bytes in all; scratch memory lies last. */
-static size_t candidate_place(const plan *p, candidate *tried, gn__cu_ptr *base, size_t *out_scratch) {
+/* A place for all that the trials read and write: base[node] = 1 + offset. Bytes in all; scratch memory lies last, and
+   behind it what counts blocks. */
+static size_t candidate_place(const plan *p, candidate *tried, gn__cu_ptr *base, size_t *out_scratch,
+                              size_t *out_counts) {
     size_t total = 0, scratch = 0;
     for (int i = 0; i < tried->n; i++) {
         const emit *e = &tried->trials[i].e;
@@ -16389,8 +16688,21 @@ static size_t candidate_place(const plan *p, candidate *tried, gn__cu_ptr *base,
             total += base_bytes(p, node);
         }
     }
-    *out_scratch = total;
-    return total + align_up(scratch);
+    tried->stride = total;
+    size_t copies = tried->vectors && total ? 1 + CACHES * (size_t)p->emit.device->cache_bytes / total : 1;
+    tried->copies = copies > COPIES_MOST ? COPIES_MOST : (int)copies;
+    *out_scratch = total * (size_t)tried->copies;
+    *out_counts = *out_scratch + align_up(scratch);
+    return *out_counts + align_up((ERROR_WORDS + 1) * 4);
+}
+
+/* What the trials read and write is the turn-th copy from now on. */
+static void candidate_turn(const plan *probe, candidate *tried, int turn) {
+    size_t by = (size_t)(turn - tried->turn) * tried->stride;
+    if (turn == tried->turn) return;
+    for (size_t i = 0; i < (size_t)probe->part->n_nodes + probe->part->n_updates + 1; i++)
+        if (probe->base[i]) probe->base[i] += by;
+    tried->turn = turn;
 }
 
 /* Numbers of ±0.5 to ±1, drawn anew for each word; of other dtypes zeros. */
@@ -16415,16 +16727,39 @@ static gn_result candidate_fill(executor *x, const plan *p, const gn__cu_ptr *ba
     return GN_OK;
 }
 
+static gn_result trial_run(executor *x, const plan *probe, candidate *tried, const trial *t, int turn, gn_fault *f) {
+    gn_result r = GN_OK;
+    candidate_turn(probe, tried, turn % tried->copies);
+    for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, probe, &t->e.launches[l], f);
+    return r;
+}
+
+/* The repeats of a kernel that takes as long as a launch are replayed as those of a step are. */
+static void trial_capture(executor *x, plan *probe, candidate *tried, trial *t) {
+    gn__cu_handle graph = NULL;
+    gn_result r = GN_OK;
+    if (!tried->vectors || t->graph || t->repeats < 2 || env_is("GENIE_CUDA_GRAPH", "0") ||
+        cu.cuStreamBeginCapture(x->stream, 2) != 0)
+        return;
+    for (int i = 0; i < t->repeats && r == GN_OK; i++) r = trial_run(x, probe, tried, t, i, NULL);
+    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || !graph) return;
+    if (r != GN_OK || cu.cuGraphInstantiateWithFlags(&t->graph, graph, 0) != 0) t->graph = NULL;
+    cu.cuGraphDestroy(graph);
+}
+
 /* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. */
-static double trial_time(executor *x, plan *probe, trial *t, const gn__cu_handle events[2]) {
+static double trial_time(executor *x, plan *probe, candidate *tried, trial *t, const gn__cu_handle events[2]) {
     float ms = 0;
     gn_fault f = { 0 };
     gn_result r = GN_OK;
     probe->emit = t->e;
+    trial_capture(x, probe, tried, t);
     /* a run before the first event, so that the GPU does not wait for the host */
-    for (int i = t->repeats > 1 ? -1 : 0; i < t->repeats; i++) {
+    for (int i = t->repeats > 1 ? -1 : 0; i < (t->graph ? 1 : t->repeats) && r == GN_OK; i++) {
         if (!i && cu.cuEventRecord(events[0], x->stream) != 0) r = GN_INTERNAL;
-        for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, probe, &t->e.launches[l], &f);
+        if (r != GN_OK) break;
+        if (t->graph) r = cu.cuGraphLaunch(t->graph, x->stream) ? GN_INTERNAL : GN_OK;
+        else r = trial_run(x, probe, tried, t, i < 0 ? 0 : i, &f);
     }
     int waited = cu.cuEventRecord(events[1], x->stream) ? 1 : cu.cuEventSynchronize(events[1]);
     if (waited != 0) driver_fail(x, NULL, waited, "cuEventSynchronize");
@@ -16438,8 +16773,33 @@ static double trial_time(executor *x, plan *probe, trial *t, const gn__cu_handle
 
 enum { COMPARED_BYTES = 4 << 20 }; /* of a result's begin and of its end: tiles alike lie between */
 
+/* The node of each result of products of one row, or GN_NO_NODE. */
+static uint32_t vectors_result(const plan *probe, const candidate *tried, uint32_t i) {
+    emit e = { .layout = (gn_layout *)&probe->layout };
+    return i < tried->vectors->n ? part_out(&e, &tried->vectors->parts[i]) : GN_NO_NODE;
+}
+
+/* Their bytes, one after another; before a trial's first run they are other than any. */
+static bool trial_results(executor *x, const plan *probe, const candidate *tried, char *out, size_t *out_bytes) {
+    uint32_t node;
+    *out_bytes = 0;
+    for (uint32_t i = 0; (node = vectors_result(probe, tried, i)) != GN_NO_NODE; i++) {
+        const gn_view *view = &probe->layout.lay[node].view;
+        size_t bytes = (size_t)gn_view_count(view) * types[view->dtype].bytes;
+        gn__cu_ptr at = probe->base[probe->layout.lay[node].base];
+        if (!at || *out_bytes + bytes > (size_t)2 * COMPARED_BYTES) return false;
+        at += (gn__cu_ptr)view->offset;
+        if ((out ? cu.cuMemcpyDtoHAsync(out + *out_bytes, at, bytes, x->stream)
+                 : cu.cuMemsetD8Async(at, 0xff, bytes, x->stream)) != 0)
+            return false;
+        *out_bytes += bytes;
+    }
+    return cu.cuStreamSynchronize(x->stream) == 0;
+}
+
 /* The bytes of the result that a trial has left, begin and end. False: they cannot be had. */
 static bool trial_result(executor *x, const plan *probe, const candidate *tried, char *out, size_t *out_bytes) {
+    if (tried->vectors) return trial_results(x, probe, tried, out, out_bytes);
     uint32_t node = tried->tail ? tried->tail->node : tried->node;
     const gn_view *view = &probe->layout.lay[node].view;
     size_t bytes = (size_t)gn_view_count(view) * types[view->dtype].bytes,
@@ -16478,12 +16838,14 @@ static void candidate_time(executor *x, plan *probe, candidate *tried, const gn_
                 t->out = t->out || (!t->e.launches[l].blas && !t->e.launches[l].kernel->function);
             if (t->out) continue;
             if (!r) t->repeats = 1;
-            double us = trial_time(x, probe, t, events);
+            size_t bytes;
+            t->out = !r && tried->vectors && !trial_results(x, probe, tried, NULL, &bytes);
+            double us = t->out ? -1 : trial_time(x, probe, tried, t, events);
             t->out = us < 0;
             if (!r) trial_compare(x, probe, tried, t, results, results + 2 * COMPARED_BYTES);
             spent += us * t->repeats;
             if (r) t->us[t->n++] = us;
-            else t->repeats = us > ROUND_US ? 1 : 1 + ROUND_US / (16 + (int)us);
+            else t->repeats = us > ROUND_US ? 1 : 1 + (tried->vectors ? VECTOR_ROUND_US : ROUND_US) / (16 + (int)us);
             if (!r && !i && us > LONGEST_US) return;
         }
     }
@@ -16523,22 +16885,30 @@ static void candidate_choose(executor *x, candidate *tried) {
    says. */
 static void candidate_measure(executor *x, const plan *p, candidate *tried, const kernel *fill,
                               const gn__cu_handle events[2]) {
-    size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates + 1, scratch = 0;
+    size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates + 1, scratch = 0, counts = 0;
     gn__cu_ptr memory = 0, block = x->block, *base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *base);
     char *results = (char *)gn_alloc((size_t)4 * COMPARED_BYTES);
-    size_t bytes = base && results ? candidate_place(p, tried, base, &scratch) : 0;
+    size_t bytes = base && results ? candidate_place(p, tried, base, &scratch, &counts) : 0;
     bool ok = bytes && bytes < measured_bytes && fill->function &&
               (x->pools ? cu.cuMemAllocAsync(&memory, bytes, x->stream) : cu.cuMemAlloc(&memory, bytes)) == 0;
     if (ok) {
         plan probe = *p;
         for (size_t i = 0; i < nodes; i++) base[i] = base[i] ? memory + base[i] - 1 : 0;
-        for (int i = 0; i < REGION__COUNT; i++) probe.region[i] = scratch;
+        for (int i = 0; i < REGION__COUNT; i++) probe.region[i] = i == REGION_ERRORS ? counts : scratch;
         probe.base = base;
         probe.moved = probe.streams = false;
         x->block = memory;
-        if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &probe, tried, events, results);
+        gn_result r = cu.cuMemsetD8Async(memory + counts, 0, bytes - counts, x->stream) ? GN_INTERNAL : GN_OK;
+        for (int i = 0; i < tried->copies && r == GN_OK; i++) {
+            candidate_turn(&probe, tried, i);
+            r = candidate_fill(x, p, base, fill);
+        }
+        candidate_turn(&probe, tried, 0);
+        if (r == GN_OK) candidate_time(x, &probe, tried, events, results);
         x->block = block;
         if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
+        for (int i = 0; i < tried->n && !is_dead(x); i++)
+            if (tried->trials[i].graph) cu.cuGraphExecDestroy(tried->trials[i].graph);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
         else cu.cuMemFree(memory);
     }
@@ -16566,7 +16936,9 @@ static void candidates_compile(executor *x, const plan *p, candidate *all, int n
     size_t n_launches = 0, cap = 0;
     for (int i = 0; i < n; i++)
         for (uint32_t k = 0; !all[i].by_model && (kind == CHOICE_OWN || all[i].by_blas) &&
-                             k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS);
+                             k < (all[i].vectors       ? VECTOR_RINGS
+                                  : kind == CHOICE_OWN ? OWN_TRIALS
+                                                       : TRIALS - OWN_TRIALS);
              k++)
             trial_add(p, &all[i], (choice){ kind, k, 0 });
     for (int i = 0; i <= n * TRIALS; i++) {
@@ -17024,6 +17396,7 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     cu.cuDeviceGetAttribute(&major, 75, handle);
     cu.cuDeviceGetAttribute(&minor, 76, handle);
     cu.cuDeviceGetAttribute(&d->processors, 16, handle);
+    cu.cuDeviceGetAttribute(&d->cache_bytes, 38, handle);
     cu.cuDeviceGetAttribute(&pools, 115, handle);
     d->arch = major * 10 + minor;
     d->has_pools = pools != 0;

@@ -57,7 +57,7 @@ typedef struct dim {
 typedef struct state {
     dim thread, block, grid;
     unsigned words[6 * 1024];
-    void (*barrier)(void);
+    void (*barrier)(void), (*block_barrier)(void);
     unsigned char *dynamic;
 } state;
 
@@ -66,7 +66,7 @@ enum { STACK = 128 << 10, THREADS = 1024, SHARED = 228 << 10 };
 static state shim;
 static ucontext_t scheduler, fibres[THREADS];
 static char *stacks;
-static int alive[THREADS];
+static int alive[THREADS], held[THREADS]; /* held: until all that are alive are */
 static unsigned current;
 /* the device's time: what events record, so that what is measured does not depend on this machine */
 static double spent_us;
@@ -74,6 +74,10 @@ static void (*kernel_now)(void **);
 static void **params_now;
 
 static void barrier(void) { swapcontext(&fibres[current], &scheduler); }
+static void block_barrier(void) {
+    held[current] = 1;
+    barrier();
+}
 
 static void fibre_main(void) {
     kernel_now(params_now);
@@ -81,9 +85,9 @@ static void fibre_main(void) {
     swapcontext(&fibres[current], &scheduler);
 }
 
-/* Every thread runs to its next barrier in turn, until all have ended. */
+/* Every thread runs to its next barrier in turn, until all have ended; at the block's it waits for the others. */
 static void run_block(unsigned threads) {
-    static unsigned left;
+    static unsigned left, ran;
     left = threads;
     for (unsigned i = 0; i < threads; i++) {
         getcontext(&fibres[i]);
@@ -92,16 +96,20 @@ static void run_block(unsigned threads) {
         fibres[i].uc_link = &scheduler;
         makecontext(&fibres[i], fibre_main, 0);
         alive[i] = 1;
+        held[i] = 0;
     }
     while (left) {
+        ran = 0;
         for (unsigned i = 0; i < threads; i++) {
-            if (!alive[i]) continue;
+            if (!alive[i] || held[i]) continue;
+            ran++;
             current = i;
             shim.thread.x = i;
             swapcontext(&scheduler, &fibres[i]);
             spent_us += 0.01;
             left -= (unsigned)!alive[i];
         }
+        if (!ran) memset(held, 0, sizeof held);
     }
 }
 
@@ -442,7 +450,7 @@ API int cuDeviceGetName(char *s, int n, int d) {
 }
 /* processors as of the compile-only device */
 API int cuDeviceGetAttribute(int *v, int what, int d) {
-    *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 115 ? order() != 0 : 0;
+    *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 38 ? 65536 : what == 115 ? order() != 0 : 0;
     return 0;
 }
 API int cuDeviceTotalMem_v2(size_t *n, int d) {
@@ -884,6 +892,7 @@ static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **pa
     *(void **)&kernel_now = ((function *)f)->call;
     params_now = params;
     shim.barrier = barrier;
+    shim.block_barrier = block_barrier;
     shim.grid = (dim){ grid[0], grid[1], 1 };
     for (unsigned y = 0; y < grid[1]; y++) {
         for (unsigned x = 0; x < grid[0]; x++) {

@@ -22,7 +22,8 @@ struct shim_dim {
 struct shim_state {
     struct shim_dim thread, block, grid;
     unsigned words[6 * 1024]; /* exchanged by shuffles and matrix instructions, by thread */
-    void (*barrier)(void);
+    void (*barrier)(void);    /* of a warp, whose threads go on together; of the block */
+    void (*block_barrier)(void);
     unsigned char *dynamic; /* shared memory that a launch asks for */
 };
 static struct shim_state *shim;
@@ -39,8 +40,7 @@ struct uint4 {
     unsigned x, y, z, w;
 };
 
-static inline void __syncthreads(void) { shim->barrier(); }
-/* All threads of the block come here together, so that the block's barrier can be the warp's. */
+static inline void __syncthreads(void) { shim->block_barrier(); }
 static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int lanes) {
     unsigned me = shim->thread.x;
     shim->words[me] = value;
@@ -58,13 +58,13 @@ static inline float __shfl_xor_sync(unsigned mask, float value, int lanes) {
 }
 static inline int __syncthreads_or(int any) {
     unsigned *all = shim->words;
-    shim->barrier();
+    shim->block_barrier();
     *all = 0;
-    shim->barrier();
+    shim->block_barrier();
     *all |= any != 0;
-    shim->barrier();
+    shim->block_barrier();
     any = *all != 0;
-    shim->barrier();
+    shim->block_barrier();
     return any;
 }
 static inline unsigned atomicCAS(unsigned *p, unsigned expected, unsigned value) {

@@ -473,6 +473,11 @@ static void sums_of_rows_and_products_stay_in_registers(void) {
         for (int i = 0; i < TEST_COUNT(lengths); i++) {
             make_rows(g, dtypes[d], lengths[i]);
             make_products(g, dtypes[d], lengths[i]);
+            char form[12]; /* of products of one row, with weights in a ring of shared memory */
+            snprintf(form, sizeof form, "%d", 1 + 2 * d + i);
+            setenv("GENIE_CUDA_RANK", form, 1);
+            make_products(g, dtypes[d], lengths[i]);
+            unsetenv("GENIE_CUDA_RANK");
         }
     }
     gn_close(g);
