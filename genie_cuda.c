@@ -30,6 +30,8 @@
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside
  *                                     kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
+ *   GENIE_CUDA_RING=1                 products of one row have forms with rings in shared memory, which are measured;
+ *                                     they have been compiled and tried on CPUs, not on a GPU
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of
  *                                     mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
@@ -52,12 +54,13 @@
  * with bias, activation and residual; a decode step's norms, appends and arg max.
  *
  * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
- * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). Kernels of
- * products of one row that read a million weights and more are timed too, each run with other weights than the one
- * before it, as in a step: with weights on their way in registers, or in rings of shared memory of several sizes and
- * several blocks a row (the log at `info` has each time). The choice is stored beside the compiled kernels and is part
- * of the executor's identity, so that the next process computes the same bits. These kernels take plain f32 products of
- * any shape, alignment and transposition; `bench_gpu --only products_f32 --verbose` sets them beside cuBLASLt.
+ * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). With
+ * GENIE_CUDA_RING=1 kernels of products of one row that read a million weights and more are timed too, each run with
+ * other weights than the one before it, as in a step: with weights on their way in registers, or in rings of shared
+ * memory of several sizes and several blocks a row (the log at `info` has each time). The choice is stored beside the
+ * compiled kernels and is part of the executor's identity, so that the next process computes the same bits. These
+ * kernels take plain f32 products of any shape, alignment and transposition; `bench_gpu --only products_f32 --verbose`
+ * sets them beside cuBLASLt.
  *
  * Sections, each using those above it: >>driver (functions found by dlopen) >>text >>gpu (what a device keeps for all
  * sessions) >>kernels (device code that several rooms use) >>emit (what kernels are written with); a room for each kind
@@ -89,7 +92,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 26
+#define GN__CU_GENERATOR 27
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -12099,7 +12102,8 @@ enum { VECTOR_WORTH = 2048 };
 static bool vectors_are_measured(const emit *e, const vector_group *g) {
     uint32_t node = vector_product(e, g, 0, 0);
     const product_key key = vectors_key(e, g);
-    return !all_by_blas() && !node_is(e, node, GN_OP_LINEAR_QUANTIZED) && emit_has_async_copies(e) &&
+    return env_is("GENIE_CUDA_RING", "1") && !all_by_blas() && !node_is(e, node, GN_OP_LINEAR_QUANTIZED) &&
+           emit_has_async_copies(e) &&
            emit_measures(e, view_of(e, input(e, node, 0))->dtype, 2. * (double)key.n * (double)key.k * VECTOR_WORTH);
 }
 
