@@ -2825,7 +2825,7 @@ static void talk_to_openssl(gn_transport t) {
     for (uint64_t round = 1; round <= 2; round++) {
         size_t n = gn__record_seal(&l->records, GN__HANDSHAKE, update, sizeof update, l->out.p);
         REQUIRE(n > 0 && gn__way_renew(&l->records, &l->records.up) &&
-                gn__sock_send(l, l->out.p, n, gn__after(1000)) == GN_OK);
+                gn__sock_send(l, l->out.p, n, &(gn__time_limit){ 1000, 0 }) == GN_OK);
         check_reversed(t, "de fg\n", "gf ed\n");
         CHECK_INT(atomic_load(&l->records.renewed), 3 * round - 1);
         atomic_store(&l->records.renew, true); /* as if it had asked */
