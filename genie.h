@@ -38053,7 +38053,7 @@ gn_tensor gn_inverse_at(const char *file, int line, gn_tensor a) {
 
 /* a (N,K), filled up with rows of 0, as (SN,rows,SK,group). */
 static gn_tensor gn__quant_groups(const char *file, int line, gn_tensor a, gn_shape s, int64_t rows, int64_t group) {
-    int64_t high = (s.dims[0] + rows - 1) / rows;
+    int64_t high = s.dims[0] / rows + (s.dims[0] % rows != 0);
     gn_shape none = GN_SHAPE(0, 0), below = GN_SHAPE(high * rows - s.dims[0], 0);
     if (below.dims[0]) a = gn_pad_at(file, line, a, none, below, GN_PAD_CONSTANT, 0);
     return gn_reshape_at(file, line, a, GN_SHAPE(high, rows, s.dims[1] / group, group));
