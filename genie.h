@@ -570,7 +570,8 @@ GN_API gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dt
 #define gn_weight(...) gn_weight_at(GN_HERE, __VA_ARGS__)
 /* The same from a file: row-major, little-endian bytes of `path` from byte `offset` on, at any alignment. They take no
    memory of this program: for a server they are read in pieces of 1 MiB when it needs them (and again when another
-   one does, or after a loss), the CPU computes on the mapped file. It is opened now and must stay as it is until
+   one does, or after a loss), for a GPU in pieces of 8 MiB, and the CPU computes on the mapped file (on a copy, where
+   `offset` is no multiple of the dtype's size). It is opened now and must stay as it is until
    gn_release or gn_close; replacing it by renaming another one over it is no change. Errors: GN_IO_ERROR for a file
    that cannot be opened, or that has become shorter when its bytes are needed (while the CPU computes on it, that
    ends the program, as for any mapped file); GN_BAD_SIZE if it is too short. */
@@ -6307,10 +6308,10 @@ typedef struct gn__data {
     uint8_t small[8];
 } gn__data;
 
-typedef struct gn__part_of { /* from byte `offset` on */
+typedef struct gn__file_at { /* from byte `offset` on */
     gn_file *file;
     uint64_t offset;
-} gn__part_of;
+} gn__file_at;
 
 typedef struct gn__slot {
     gn__type type;
@@ -6321,7 +6322,7 @@ typedef struct gn__slot {
     uint32_t pending;                      /* node that becomes the next version; 0: none */
     uint32_t cut_node, cut_serial;         /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
-    gn__part_of from; /* weights: where it lies; file NULL: in memory */
+    gn__file_at from; /* weights: where it lies; file NULL: in memory */
     gn__hint hint;    /* said where it was made */
     gn__loc at;       /* where that was */
 } gn__slot;
@@ -35721,8 +35722,8 @@ static gn_tensor gn__slot_refused(gn_ctx *g, gn__loc at, gn_leaf_kind kind, cons
 }
 
 /* The file a weight names, opened once; 0, or a failed node. */
-static uint32_t gn__file_part(gn_ctx *g, gn__loc at, const gn__type *t, const char *path, gn__part_of *part,
-                              const char *label) {
+static uint32_t gn__file_weight(gn_ctx *g, gn__loc at, const gn__type *t, const char *path, gn__file_at *part,
+                                const char *label) {
     char type[GN__DIMS_TEXT];
     gn_fault f, told;
     size_t bytes = gn__type_bytes(t);
@@ -35749,7 +35750,7 @@ static uint32_t gn__file_part(gn_ctx *g, gn__loc at, const gn__type *t, const ch
 }
 
 static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *type, const void *host,
-                               const gn__part_of *from, const char *label) {
+                               const gn__file_at *from, const char *label) {
     void *copy = NULL;
     gn_result why = GN_OK;
     size_t slot = 0;
@@ -36472,10 +36473,10 @@ gn_tensor gn_weight_file_at(const char *file, int line, gn_ctx *g, gn_dtype dtyp
                             uint64_t offset, const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    gn__part_of from = { NULL, offset };
+    gn__file_at from = { NULL, offset };
     if (!gn__usable(g)) return gn__dead(at, "weight_file", g, NULL, 0);
     if (!gn__type_ok(&t)) return gn__slot_refused(g, at, GN_LEAF_WEIGHT, &t, GN_BAD_SHAPE, label);
-    uint32_t bad = gn__file_part(g, at, &t, path, &from, label);
+    uint32_t bad = gn__file_weight(g, at, &t, path, &from, label);
     if (bad) return gn__handle(g, bad);
     gn_tensor made = gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, NULL, &from, label);
     if (made.id & GN__SLOT_BIT) from.file->slots++;

@@ -1754,7 +1754,7 @@ enum { PARAMS_MAX = 400 };
 /* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
 /* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group
    that this step ends. */
-/* pages: 1 + the step of another append to pages that runs here. */
+/* pages: 1 + the step of another append to pages that runs here (it may have another in turn). */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
    embedding; made, 1 + the group of rows before it, and given, which of its steps. */
 typedef struct fusion {
@@ -13417,10 +13417,13 @@ static bool step_meets(const emit *e, uint32_t i, uint32_t base) {
 }
 
 /* The next append to pages, in place, as this one and by the same slots, before which nothing needs the pool of one of
-   those that have come together so far; 1 + its step, or 0. */
+   those that have come together so far; 1 + its step, or 0. It is looked for near by: a client chooses how many appends
+   and steps there are. */
+enum { PAGE_REACH = 64 };
+
 static uint32_t page_partner(const emit *e, uint32_t i) {
     uint32_t node = e->layout->steps[i].node, n = e->part->nodes[node].n_ins;
-    for (uint32_t j = i + 1; j < e->layout->n_steps; j++) {
+    for (uint32_t j = i + 1; j < e->layout->n_steps && j <= i + PAGE_REACH; j++) {
         uint32_t other = e->layout->steps[j].node;
         bool same = node_is(e, other, GN_OP_PAGE_APPEND) && e->part->nodes[other].n_ins == n &&
                     e->layout->lay[other].place == GN_PLACE_INPLACE;
@@ -15088,17 +15091,16 @@ static void slot_free(executor *x, slot *s) {
 
 enum { SLOTS_MAX = 1 << 20 };
 
-static gn_result slot_fill(executor *x, gn__cu_ptr mem, const void *host, size_t bytes, gn__cu_handle stream,
+static gn_result slot_fill(executor *x, gn__cu_ptr mem, const gn_slot_desc *d, size_t bytes, gn__cu_handle stream,
                            gn_fault *f) {
-    if (!host) {
+    if (!d->host && !d->file) {
         DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream));
         return GN_OK;
     }
     x->stats->bytes_to_device += bytes;
     /* beside runs in flight: none of them knows this memory */
-    DRIVER(x, f, cuMemcpyHtoDAsync(mem, host, bytes, stream));
-    DRIVER(x, f, cuStreamSynchronize(stream));
-    return GN_OK;
+    return d->file ? slot_read(x, mem, d->file, d->at, bytes, stream, f)
+                   : piece_copy(x, mem, d->host, bytes, stream, f);
 }
 
 static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
@@ -15130,8 +15132,7 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
                  .file = d->file,
                  .at = d->at };
     if (x->device->compile_only || !bytes) return GN_OK;
-    if (d->file) x->stats->bytes_to_device += bytes;
-    r = d->file ? slot_read(x, mem, d->file, d->at, bytes, stream, f) : slot_fill(x, mem, d->host, bytes, stream, f);
+    r = slot_fill(x, mem, d, bytes, stream, f);
     if (r == GN_OK) return GN_OK;
     if (!is_dead(x)) cu.cuStreamSynchronize(stream);
     slot_free(x, s);

@@ -79,7 +79,7 @@ exports_only_gn_names() {
 }
 
 # compiles_in_time COMPILER: processor seconds of the quickest of three, or of the first that is within the limit. gcc takes about
-# 14 and clang 17 on an idle core of a server; GENIE_COMPILE_SECONDS is another limit, for a machine that is slower.
+# 18 and clang 19 on an idle core of a server; GENIE_COMPILE_SECONDS is another limit, for a machine that is slower.
 compiles_in_time() {
     local times=$WORK/$1.times TIMEFORMAT='%U %S'
     for _ in 1 2 3; do
