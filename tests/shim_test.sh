@@ -49,6 +49,10 @@ caches_in_pages() {
     GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/pages_test" bits_of_any_chunking_of_bf16 appends_by appends_write slots_that_are --seed 1 >"$WORK/pages" 2>&1
     holds "$WORK/pages" 4
 }
+weights_of_files() {
+    on_shim "$BUILD/tests/weight_file_test" --seed 1 >"$WORK/files" 2>&1
+    holds "$WORK/files" 5
+}
 rows_with_loops() {
     on_shim "$BUILD/tests/rows_test" --seed 1 >"$WORK/rows" 2>&1
     holds "$WORK/rows" 3
@@ -239,6 +243,7 @@ check decoders_by_other_forms_of_their_kernels_have_the_same_bits decoders_by_ot
 check products_of_one_row_keep_their_bits_when_they_are_measured one_row_is_measured
 check known_values_replay_and_fault_on_the_shim known_values
 check caches_in_pages_on_the_shim caches_in_pages
+check weights_of_files_on_the_shim weights_of_files
 check reductions_with_loops_are_one_kernel_and_agree_with_the_cpu rows_with_loops
 check products_on_tensor_cores_are_exact_and_attention_agrees tensor_cores
 check random_programs_and_products_of_integers_are_exact exact_programs
