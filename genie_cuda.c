@@ -92,7 +92,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 27
+#define GN__CU_GENERATOR 28
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -10001,16 +10001,37 @@ static const char warpgroup_attention_text[] =
     "  const typename P::T tag = {};\n"
     "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
     "}\n"
-    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, "
-    "int h, int b, int begin, int steps) {\n"
+    "// The tile of a block's round: 128 queries of head y from `first` on, and the keys that they see. A block with "
+    "several tiles takes long and short ones by turns.\n"
+    "struct flash_tile { int first, y, begin, steps; i64 seen; };\n"
+    "template <class P> M bool flash_next(flash_tile &f, int round, i64 n) {\n"
+    "  enum { TILES = (P::TQ + 127) / 128 };\n"
+    "  const i64 i = (i64)round * gridDim.x + blockIdx.x;\n"
+    "  if (P::SEVERAL ? i >= TILES * P::HEADS : round > 0) return false;\n"
+    "  f.y = P::SEVERAL ? (int)(i / TILES) : (int)blockIdx.y;\n"
+    "  f.first = (TILES - 1 - (P::SEVERAL ? (int)((i + (i64)f.y * TILES / gridDim.x * P::TURN) % TILES) : "
+    "(int)blockIdx.x)) * 128;\n"
+    "  f.seen = n;\n"
+    "  if (P::CAUSAL) { f.seen = n - P::TQ + (f.first + 127 < P::TQ - 1 ? f.first + 127 : P::TQ - 1) + 1; "
+    "if (f.seen < 0) f.seen = 0; if (f.seen > n) f.seen = n; }\n"
+    "  const i64 past = n - P::TQ + f.first + 1 - seen_by<typename P::X>::WINDOW;\n"
+    "  f.begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0;\n"
+    "  f.steps = (int)((f.seen + 127) / 128) - f.begin;\n"
+    "  return true;\n"
+    "}\n"
+    "// done: steps of the tiles before\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, "
+    "const flash_tile &f, int round, u32 done) {\n"
     "  enum { TILE = P::DK * 256 };\n"
-    "  const int g = h / (int)(P::H / P::G);\n"
+    "  const int first = f.first, begin = f.begin, h = f.y % (int)P::H, b = f.y / (int)P::H, "
+    "g = h / (int)(P::H / P::G);\n"
+    "  bar_wait(bars + 72, (round & 1) ^ 1);\n"
     "  bar_expect(bars, TILE);\n"
     "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, "
     "P::QB ? b : 0, bars);\n"
-    "  for (int step = 0; step < steps; step++) {\n"
-    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, "
-    "ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "  for (int step = 0; step < f.steps; step++) {\n"
+    "    const u32 at = done + step, s = at & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, "
+    "ve = kf + 48, parity = (at >> 1 & 1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
     "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, (begin + step) * 128, P::KH ? "
@@ -10023,9 +10044,10 @@ static const char warpgroup_attention_text[] =
     "  }\n"
     "}\n"
     "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 "
-    "base, u32 bars, int first, i64 n, i64 seen, int begin, int steps) {\n"
+    "base, u32 bars, i64 n, const flash_tile &f, int round, u32 done, bool &begun) {\n"
     "  enum { TILE = P::DK * 256 };\n"
-    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
+    "  const i64 seen = f.seen;\n"
+    "  const int first = f.first, begin = f.begin, steps = f.steps, t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
     "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = "
     "gn_f32(0xff800000u);\n"
     "  const typename P::T tag = {};\n"
@@ -10043,25 +10065,29 @@ static const char warpgroup_attention_text[] =
     "    one = by::SINKS && (t & 3) == 0 && sink != least ? 1.f : 0.f, sum[2] = { one, one };\n"
     "  u32 p[32];\n"
     "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
-    "  bar_wait(bars, 0);\n"
+    "  bar_wait(bars, round & 1);\n"
     "  if (steps > 0) {\n"
-    "    bar_wait(bars + 8, 0);\n"
-    "    flash_scores<P>(s, q, base + TILE);\n"
+    "    const u32 now = done & 1;\n"
+    "    bar_wait(bars + 8 + now * 8, done >> 1 & 1);\n"
+    "    flash_scores<P>(s, q, base + TILE + now * (2 * TILE));\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
+    "    if (l == 0) bar_arrive(bars + 40 + now * 8);\n"
+    "    if (l == 0 && steps == 1) bar_arrive(bars + 72);\n"
     "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole || 0 < clear, begin * 128, bound, x, at);\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
-    "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
+    "  else if (l == 0) bar_arrive(bars + 72);\n"
+    "  if (wg == 1 && steps > 1 && !begun) group_pass(2);                     // the first group begins\n"
+    "  begun = begun || steps > 1;\n"
     "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are "
     "computed while weights are made of the scores\n"
-    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
+    "    const u32 past = done + step, now = past & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, "
     "bound, o);\n"
-    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    bar_wait(bars + 8 + next * 8, past + 1 >> 1 & 1);\n"
     "    group_turn(2 + wg);                                                  // one group's products run while the "
     "other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
@@ -10069,33 +10095,35 @@ static const char warpgroup_attention_text[] =
     "    group_pass(3 - wg);\n"
     "    wgmma_wait<1>();\n"
     "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    if (l == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    if (l == 0 && step + 2 == steps) bar_arrive(bars + 72);\n"
     "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole || step + 1 < clear, (begin + step + 1) * 128, "
     "bound, x, at);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
+    "    if (l == 0) bar_arrive(bars + 56 + now * 8);\n"
     "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; "
     "i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (steps > 0) {\n"
     "    const int step = steps - 1;\n"
-    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
+    "    const u32 past = done + step, now = past & 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, "
     "bound, o);\n"
     "    flash_values<P>(o, p, sv);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
+    "    if (l == 0) bar_arrive(bars + 56 + now * 8);\n"
     "  }\n"
     "  UNROLL for (int e = 0; e < 2; e++) {\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
     "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
-    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    typename P::T *row = out + ((i64)f.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
     "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, "
     "o[d * 4 + e * 2 + 1] * other, tag);\n"
     "  }\n"
@@ -10103,41 +10131,48 @@ static const char warpgroup_attention_text[] =
     "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L "
     "*length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
-    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; "
-    "K, V empty\n"
+    "  __shared__ __align__(8) u64 barriers[10];                              // Q; K, V filled, each of two stages; "
+    "K, V empty; Q empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
-    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
     "  i64 n = P::S;\n"
     "  if (P::LENGTH) {\n"
     "    n = get(*length);\n"
     "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); "
     "return; }\n"
     "  }\n"
-    "  i64 seen = n;\n"
-    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; "
-    "if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
-    "  const i64 past = n - P::TQ + first + 1 - seen_by<typename P::X>::WINDOW;\n"
-    "  const int begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0, steps = (int)((seen + "
-    "127) / 128) - begin;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
+    "    for (int i = 0; i < 10; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 8);\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
+    "  flash_tile f;\n"
+    "  u32 done = 0;\n"
     "  if (threadIdx.x >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
-    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y "
-    "/ P::H), begin, steps);\n"
+    "    if (threadIdx.x == 256) for (int round = 0; flash_next<P>(f, round, n); round++, done += f.steps) "
+    "flash_feed<P>(q, k, v, base, bars, f, round, done);\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
-    "    x.begin(blockIdx.y);\n"
-    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, begin, steps);\n"
+    "    bool begun = false;\n"
+    "    for (int round = 0; flash_next<P>(f, round, n); round++, done += f.steps) {\n"
+    "      typename P::X y = x;\n"
+    "      y.begin(f.y);\n"
+    "      flash_compute<P>(y, out, panels + (base - start), base, bars, n, f, round, done, begun);\n"
+    "    }\n"
     "  }\n"
     "}\n";
 
+/* A block a processor takes the tiles by turns, so that the next one's operands arrive while this one is computed:
+   where a tile takes few steps, and all have many. Longer ones are spread better by the device itself. A head's tiles
+   are turned by what makes a block's place among them go on by one each round. */
+static bool takes_several(int64_t processors, int64_t tiles, int64_t heads) {
+    return tiles <= 4 && tiles * heads >= 4 * tiles * processors;
+}
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
     static const char *const names[3] = { "q", "k", "v" };
     const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    const int64_t tiles = blocks_for(f->dims[2], 128), heads = f->dims[0] * f->dims[1], processors = emit_processors(e);
+    const bool several = takes_several(processors, tiles, heads);
     int d = (int)f->q.dims[3];
     char name[96];
     text label = { 0 };
@@ -10145,8 +10180,11 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
     put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, "@_x");
-    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void "
-                   "value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    put(&e->types,
+        "struct @_q : @_p { enum { SEVERAL = %d, TURN = %d }; static const i64 HEADS = %lldll; static M void "
+        "score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { "
+        "@_value(o, a, b); } };\n",
+        several, several ? (int)((tiles + 1 - processors % tiles) % tiles) : 0, (long long)heads);
     for (int i = 0; i < 3; i++) {
         emit_map(e, names[i], f->q.dtype,
                  &(panels){ .moved = f->moved[i],
@@ -10172,7 +10210,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384,
+    emit_launch_shared(e, name, (uint64_t)(several ? processors : tiles), (uint64_t)(several ? 1 : heads), 384,
                        (uint32_t)(5 * 256 * d + 1024));
 }
 
