@@ -92,7 +92,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 27
+#define GN__CU_GENERATOR 28
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -11518,7 +11518,8 @@ static const char one_text[] =
     "attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; "
     "one block writes it into the cache, what stood there into saved_k and saved_v.\n"
-    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB "
+    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB "
+    "QH, KB "
     "KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale(); MADE_Q, MADE_K: the query, "
     "the "
     "appended row of keys is what `tq`, `tk` make of it, its first row Q0, K0\n"
@@ -12274,8 +12275,7 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
     put(t,
         "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef @_n N; typedef @_x X; static const i64 H = "
         "%lldll, G = %lldll, S = %lldll;\n",
-        types[a->q.dtype].name, types[pos].name, (long long)a->dims[1], (long long)a->k.dims[1],
-        (long long)a->dims[3]);
+        types[a->q.dtype].name, types[pos].name, (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
     put(t,
         "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, "
         "EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d, MADE_Q = %d, MADE_K = %d };\n",
