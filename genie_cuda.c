@@ -1756,9 +1756,10 @@ enum { PARAMS_MAX = 400 };
    that this step ends. */
 /* pages: 1 + the step of another append to pages that runs here (it may have another in turn). */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
-   embedding; made, 1 + the group of rows before it, and given, which of its steps. */
+   embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
+   number of keys of what is there before the plan runs; the attention computes it by itself. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2];
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length;
     struct attention_form *written;
     bool inside;
 } fusion;
@@ -11558,14 +11559,15 @@ static const char one_text[] =
     "attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; "
     "one block writes it into the cache, what stood there into saved_k and saved_v.\n"
-    "// P: T, L (position), N (length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB "
+    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB "
+    "QH, KB "
     "KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale(); MADE_Q, MADE_K: the query, "
     "the "
     "appended row of keys is what `tq`, `tk` make of it, its first row Q0, K0\n"
     "struct one_as_it_lies { template <class T> M void run(T *, T *, i64) const {} };\n"
     "template <class P, class FQ, class FK> M void attention_one(const FQ &tq, const FK &tk, const typename P::T *q, "
     "typename P::T *k, typename P::T *v, const "
-    "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
+    "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N &length,\n"
     "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, "
     "typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
     "  typedef typename P::T T;\n"
@@ -11584,7 +11586,7 @@ static const char one_text[] =
     "  if (P::CLUSTER) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  i64 said = P::S, at_said = -1;\n"
-    "  if (P::LENGTH) said = get(*length);\n"
+    "  if (P::LENGTH) said = length.value();\n"
     "  const bool bad = said < P::CAUSAL || said > P::S;\n"
     "  if (P::APPEND) at_said = get(*pos);\n"
     "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
@@ -12312,10 +12314,9 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
     const attention_form *a = &f->a;
     text *t = &e->types;
     put(t,
-        "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = "
+        "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef @_n N; typedef @_x X; static const i64 H = "
         "%lldll, G = %lldll, S = %lldll;\n",
-        types[a->q.dtype].name, types[pos].name, types[a->length_type].name, (long long)a->dims[1],
-        (long long)a->k.dims[1], (long long)a->dims[3]);
+        types[a->q.dtype].name, types[pos].name, (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
     put(t,
         "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, "
         "EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d, MADE_Q = %d, MADE_K = %d };\n",
@@ -12339,6 +12340,56 @@ static bool is_first_append(const emit *e, uint32_t node) {
     return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE;
 }
 
+/* One input of the loop that makes the length: a member, and its only element. */
+static void length_load(emit *e, loop *l, uint32_t i, text *values, text *members) {
+    const gn_load *load = load_of(e, l, i);
+    const char *type = types[load->dtype].name, *compute = types[load->dtype].compute;
+    char name[16];
+    snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
+    if (load->constant) {
+        put(values, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type,
+            (unsigned long long)f64_word(load->value));
+        return;
+    }
+    snprintf(name, sizeof name, "n%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
+    put(&e->types, " const %s *n%u;", type, i);
+    put(members, "%sn%u", members->n ? ", " : "", i);
+    put(values, "    const %s x%u = get(*n%u);\n", compute, i, i);
+}
+
+/* The type @_n of how many keys there are, and `used` of it in the body: a number in memory, or what a loop makes of
+   numbers that are there before the plan runs, which is known before the kernels before this one have ended. */
+static void put_length(emit *e, const fusion *u, const attention_form *a) {
+    const char *type = types[a->length_type].name;
+    if (!u->length) {
+        put(&e->types, "struct @_n { const %s *at; M i64 value() const { return get(*at); } };\n", type);
+        if (a->length) emit_node(e, a->length_node, type, true, "length");
+        put(&e->body, "  const @_n used = { %s };\n", a->length ? "length" : "0");
+        return;
+    }
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    text values = { 0 }, members = { 0 }, body = e->body;
+    if (!l) {
+        e->failed = true;
+        return;
+    }
+    l->step = &e->layout->steps[u->length - 1];
+    put(&e->types, "struct @_n {");
+    for (uint32_t i = 0; i < l->step->n_loads; i++) length_load(e, l, i, &values, &members);
+    e->body = (text){ 0 }; /* instructions are written into the body */
+    for (uint32_t i = 0; i < l->step->n_instrs; i++) loop_instr(e, l, i);
+    put(&e->types, "\n  M i64 value() const {\n%s%s    %s y;\n    put(y, %s);\n    return get(y);\n  }\n};\n",
+        values.s ? values.s : "", e->body.s ? e->body.s : "", type, l->names[l->step->out]);
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_n used = { %s };\n", members.s ? members.s : "");
+    e->failed = e->failed || values.failed || members.failed;
+    text_free(&values);
+    text_free(&members);
+    gn_free(l);
+}
+
 static void emit_one(emit *e, const fusion *u, one_form *f) {
     attention_form *a = &f->a;
     uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base,
@@ -12348,13 +12399,14 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     char name[96];
     text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) &&
+    bool early = (!append || is_constant(e, pos)) && (!a->length || u->length || is_constant(e, a->length_node)) &&
                  (!a->slopes || is_constant(e, a->slopes_node)) && (!a->sinks || is_constant(e, a->sinks_node)) &&
                  (append ? is_first_append(e, xk) && is_first_append(e, xv)
                          : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
     attention_move(e, a);
     e->rereads = e->early = true;
     put_loop_of_scores(e, a, &label);
+    put_length(e, u, a);
     put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k,
                  append ? view_of(e, input(e, xv, 1)) : &a->v, early);
     e->cluster = f->cluster ? (uint8_t)f->parts : 1;
@@ -12367,7 +12419,6 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         emit_node(e, input(e, xv, 1), type, true, "rows_v");
         emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos");
     }
-    if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
     if (append) {
         emit_saved(e, xk, type, "saved_k", "flag_k");
         emit_saved(e, xv, type, "saved_v", "flag_v");
@@ -12384,7 +12435,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         !append           ? "0, 0, 0"
         : one_makes(u, 1) ? "0, rows_v, pos"
                           : "rows_k, rows_v, pos",
-        a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        "used", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
         append ? "append, flag_k, flag_v" : "0, 0, 0");
     snprintf(name, sizeof name, "%s%s%sattention_one_%s%s", u->made[0] || u->made[1] ? "rows_" : "",
              u->turn[0] || u->turn[1] ? "rotary_" : "", append ? "append_" : "", type, label.s ? label.s : "");
@@ -12559,6 +12610,27 @@ static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const 
                : 0;
 }
 
+enum { LENGTH_LOADS = 8, LENGTH_INSTRS = 8 };
+
+/* The loop that makes the number of keys of what is there before the plan runs and cannot report a fault, or 0. */
+static uint32_t takes_length(const emit *e, const readers *r, const attention_form *f) {
+    if (!f->length || f->slopes) return 0;
+    uint32_t base = e->layout->lay[f->length_node].base, step = r->step[base];
+    if (!step || gn_view_count(view_of(e, base)) != 1) return 0;
+    const gn_kernel_step *s = &e->layout->steps[step - 1];
+    if (!s->n_instrs || s->n_loads > LENGTH_LOADS || s->n_instrs > LENGTH_INSTRS) return 0;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        if (!d->constant && !is_constant(e, d->base)) return 0;
+    }
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        gn_op_info op;
+        gn_get_op(e->layout->instrs[s->instr + i].op - 1, &op);
+        if (op.divides) return 0;
+    }
+    return step;
+}
+
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     attention_form shown =
         e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
@@ -12575,6 +12647,7 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
             for (uint32_t n = 1; n < 3; n++) keep_until(e, input(e, q ? v : k, n), runs_at(e, i));
         }
     } else u.append[0] = u.append[1] = 0;
+    u.length = takes_length(e, r, &shown);
     e->fusions[i] = u;
 }
 
