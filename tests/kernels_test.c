@@ -88,6 +88,12 @@ static gn_tensor golden_warpgroup_attention(gn_ctx *g) {
     return gn_attention(q, k, k, &d);
 }
 
+static gn_tensor golden_many_attentions(gn_ctx *g) {
+    gn_attention_desc d = { .causal = true };
+    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(16, 64, 200, 64)), k = leaf(g, GN_BF16, GN_SHAPE(16, 64, 200, 64));
+    return gn_attention(q, k, k, &d);
+}
+
 /* Heads that share keys in pairs, and a mask of each batch. */
 static gn_tensor golden_written_attention(gn_ctx *g) {
     gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(2, 2, 2, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(2, 2, 1, 128, 64));
@@ -153,6 +159,7 @@ static const struct {
     { "tensor_product", golden_tensor_product },
     { "aligned_product", golden_aligned_product },
     { "warpgroup_attention", golden_warpgroup_attention },
+    { "many_attentions", golden_many_attentions },
     { "written_attention", golden_written_attention },
     { "row_product", golden_row_product },
     { "few_rows", golden_few_rows },
