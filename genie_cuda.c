@@ -54,9 +54,9 @@
  * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
  *
  * Few rows. Products of two to eight rows of 16 bits run on tensor cores whose left side is the weight: each weight is
- * read once, straight into registers, and products of the same rows, gated halves, residuals and norms share a kernel as
- * those of one row do. k is summed by a number of warps that it alone says (few_warps), so a row's sums depend neither
- * on the other rows, nor on how many there are from two to eight, nor on strides or on what shares the kernel.
+ * read once, straight into registers, and products of the same rows, gated halves, residuals and norms share a kernel
+ * as those of one row do. k is summed by a number of warps that it alone says (few_warps), so a row's sums depend
+ * neither on the other rows, nor on how many there are from two to eight, nor on strides or on what shares the kernel.
  *
  * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
  * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). With
@@ -13720,8 +13720,8 @@ static bool rows_may_wait(const emit *e, const row_group *g, uint32_t given, uin
     return true;
 }
 
-/* The group of rows that gives `base`, so many of them, to a kernel that runs at step `at`: 1 + it, and which of its steps; 0: none that
-   the kernel could compute for itself. */
+/* The group of rows that gives `base`, so many of them, to a kernel that runs at step `at`: 1 + it, and which of its
+   steps; 0: none that the kernel could compute for itself. */
 static uint32_t takes_rows(const vector_finder *w, uint32_t base, int64_t count, uint32_t at, uint32_t *given) {
     const emit *e = w->e;
     uint32_t group = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;

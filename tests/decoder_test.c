@@ -1,7 +1,8 @@
 /* Steps of decoding through random blocks of decoders: how many kernels a layer takes on the device of
  * $GENIE_TEST_DEVICES (cuda:0), and its results beside those of the CPU executor in f64 on the same numbers. Blocks
- * differ in rows (1 to 8), sizes of heads, numbers of key heads, widths, norms and where they stand, activations, biases, rotary
- * embeddings, and how weights lie (GENIE_TEST_PROGRAMS=N of them). Where the device is absent this is skipped.
+ * differ in rows (1 to 8), sizes of heads, numbers of key heads, widths, norms and where they stand, activations,
+ * biases, rotary embeddings, and how weights lie (GENIE_TEST_PROGRAMS=N of them). Where the device is absent this is
+ * skipped.
  *
  * Tier: slow kernels */
 #define GENIE_EXT
@@ -262,8 +263,8 @@ static void check_form(const block *b, const double *whole, const int64_t *token
     free(got);
 }
 
-/* f32 sums of few columns have more lanes: such products of one row do not share a kernel. Of several rows those do, and
-   take in a norm, that tensor cores multiply: 16 bits on some devices. */
+/* f32 sums of few columns have more lanes: such products of one row do not share a kernel. Of several rows those do,
+   and take in a norm, that tensor cores multiply: 16 bits on some devices. */
 static uint64_t most_kernels(const block *b) {
     if (b->batch > 1 && (b->d == GN_F32 || !has_tensor_cores)) return MOST_KERNELS + 7;
     return MOST_KERNELS + (b->d == GN_F32);
