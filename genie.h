@@ -108,7 +108,7 @@
                      chrome://tracing; a file named *.jsonl is for jq. examples/genie_trace summarises and draws it, and
                      records any other CUDA program in the same form. An event takes some 0.04 us, 0.06 where Linux does
                      not keep time by the processor's counter. Calls so short that their events would take more than a
-                     32nd of the time of all calls are recorded now and then only: "left out" says how many of a name
+                     64th of the time of all calls are recorded now and then only: "left out" says how many of a name
                      are not there, and between when. What is seldom (a plan, weights) always is.
                      $GENIE_TRACE_ALL=1 (gn_desc.trace_all) records every call; so do trace_kernels and gn_desc.trace.
        Remote        A server is a device like any other: gn_open connects, everything else is the same.
@@ -5072,12 +5072,12 @@ GN__INLINE bool gn__nvtx(void) {
     return state == 1 || (state == 0 && gn__nvtx_find());
 }
 
-/* ---- which calls are recorded: all, unless that would take more than a 32nd of the time of all calls. Then so many
+/* ---- which calls are recorded: all, unless that would take more than a 64th of the time of all calls. Then so many
    of a name are left out as keep it below; the next one that is recorded says how many they were. What is seldom (a
    plan is made, weights go up) is recorded always ---- */
 
 enum {
-    GN__SAMPLE_SHARE = 32,
+    GN__SAMPLE_SHARE = 64,
     GN__SAMPLE_FIRST = 512, /* events that may be recorded before any call has paid for them */
     GN__SAMPLE_NAMES = 8    /* calls of more names are not left out */
 };
@@ -5104,14 +5104,6 @@ static gn__sampler *gn__sampler_open(const gn__trace_file *x) {
     return s;
 }
 
-static struct gn__sampled *gn__sampled_find(gn__sampler *s, const char *name) {
-    for (uint32_t i = 0; i < s->n; i++)
-        if (s->of[i].name == name) return &s->of[i];
-    if (s->n == GN__SAMPLE_NAMES) return NULL;
-    s->of[s->n].name = name;
-    return &s->of[s->n++];
-}
-
 /* "left out" says how many calls of a name are not in the trace, between the one before and this one. */
 static void gn__sampled_told(gn__trace_file *x, struct gn__sampled *c, uint64_t now) {
     gn_span s = {
@@ -5130,10 +5122,18 @@ static void gn__sampler_close(gn__sampler *s, gn__trace_file *x) {
 }
 GN__COLD_END
 
+/* They are few: a table would take longer. NULL: too many. */
+static struct gn__sampled *gn__sampled_find(gn__sampler *s, const char *name) {
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->of[i].name == name) return &s->of[i];
+    if (s->n == GN__SAMPLE_NAMES) return NULL;
+    s->of[s->n].name = name;
+    return &s->of[s->n++];
+}
+
 /* A call begins: whether it is left out. */
 static bool gn__sampler_spares(gn__sampler *s, gn__trace_file *x, const char *name) {
-    struct gn__sampled *c = s->now && s->now->name == name ? s->now : gn__sampled_find(s, name);
-    s->now = c;
+    struct gn__sampled *c = s->now = gn__sampled_find(s, name);
     s->n_events = gn__tracing.n_events;
     if (!c || !c->took) return false; /* one of a name is recorded in any case */
     s->credit = GN__MIN(s->credit + (int64_t)c->took, s->most);
@@ -6692,7 +6692,6 @@ GN__NOINLINE static uint64_t gn__traced_begin(const gn_ctx *g, const char *name)
     if (gn__tracing.file != w->file || gn__tracing.peer || gn__tracing.kernels != w->kernels)
         gn__trace_to(w->file, NULL, w->kernels);
     gn__tracing.spares = w->sampler && gn__sampler_spares(w->sampler, w->file, name);
-    gn__tracing.woke_ns = 0;
     return gn__watches(w) ? gn__watch_begin(w, name) : 0;
 }
 
@@ -6700,10 +6699,6 @@ GN__NOINLINE static uint64_t gn__traced_begin(const gn_ctx *g, const char *name)
 GN__NOINLINE static void gn__traced_end(const gn__watch *w, const char *name, uint64_t begin_ns, uint64_t bytes) {
     uint64_t woke_ns = gn__tracing.woke_ns, end_ns = 0;
     gn__tracing.woke_ns = 0;
-    if (gn__tracing.spares) {
-        gn__tracing.spares = false;
-        return;
-    }
     if (begin_ns) end_ns = gn__watch_end(w, GN_STAGE_CALL, name, "", begin_ns, bytes);
     else if (woke_ns) {
         end_ns = gn__watch_span(w, GN_STAGE_CALL, name, "it began earlier", false, woke_ns, bytes);
@@ -6723,7 +6718,8 @@ GN__INLINE uint64_t gn__call_begin(gn_ctx *g, const char *name) {
     return gn__trace_begin(g, name);
 }
 GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_ns, uint64_t bytes) {
-    if (gn__watches(&g->watch)) gn__traced_end(&g->watch, name, begin_ns, bytes);
+    if (gn__tracing.spares) gn__tracing.spares = false;
+    else if (gn__watches(&g->watch)) gn__traced_end(&g->watch, name, begin_ns, bytes);
 }
 
 GN__COLD_BEGIN
@@ -29884,18 +29880,25 @@ typedef struct gn__traced_plan {
     uint64_t bytes; /* of its data */
 } gn__traced_plan;
 
-#define GN__TRACED(began, stage, name, bytes, call)                 \
+#define GN__TRACED_SELDOM(stage, name, bytes, call)                 \
     gn__traced *t = (gn__traced *)self;                             \
-    uint64_t begin = began(&t->watch, name);                        \
+    uint64_t begin = gn__watch_begin_seldom(&t->watch, name);       \
+    gn_result r = t->inner.i->call;                                 \
+    gn__watch_end(&t->watch, stage, name, t->device, begin, bytes); \
+    return r
+#define GN__TRACED(stage, name, bytes, call)                        \
+    gn__traced *t = (gn__traced *)self;                             \
+    if (gn__tracing.spares) return t->inner.i->call;                \
+    uint64_t begin = gn__watch_begin(&t->watch, name);              \
     gn_result r = t->inner.i->call;                                 \
     gn__watch_end(&t->watch, stage, name, t->device, begin, bytes); \
     return r
 
 static gn_result gn__traced_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
-    GN__TRACED(gn__watch_begin_seldom, GN_STAGE_UPLOAD, "slot_put", d->bytes, slot_put(t->inner.self, d, f));
+    GN__TRACED_SELDOM(GN_STAGE_UPLOAD, "slot_put", d->bytes, slot_put(t->inner.self, d, f));
 }
 static gn_result gn__traced_slot_drop(void *self, uint32_t slot, uint32_t gen) {
-    GN__TRACED(gn__watch_begin_seldom, GN_STAGE_FREE, "slot_drop", 0, slot_drop(t->inner.self, slot, gen));
+    GN__TRACED_SELDOM(GN_STAGE_FREE, "slot_drop", 0, slot_drop(t->inner.self, slot, gen));
 }
 /* The first number that is a part of its own of a weight's name, as in "layers.12.up": most programs number their
    layers so. -1: there is none. */
@@ -29962,13 +29965,12 @@ static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, 
     return r;
 }
 static gn_result gn__traced_wait(void *self, uint64_t ticket, gn_fault *f) {
-    GN__TRACED(gn__watch_begin, GN_STAGE_SYNCHRONISE, "wait", 0, wait(t->inner.self, ticket, f));
+    GN__TRACED(GN_STAGE_SYNCHRONISE, "wait", 0, wait(t->inner.self, ticket, f));
 }
 static gn_result gn__traced_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out,
                                    gn_fault *f) {
     const gn__traced_plan *p = (const gn__traced_plan *)plan;
-    GN__TRACED(gn__watch_begin, GN_STAGE_LAUNCH, "submit", p->bytes,
-               submit(t->inner.self, p->inner, args, outs, out, f));
+    GN__TRACED(GN_STAGE_LAUNCH, "submit", p->bytes, submit(t->inner.self, p->inner, args, outs, out, f));
 }
 static void gn__traced_plan_destroy(void *self, void *plan) {
     gn__traced *t = (gn__traced *)self;
@@ -30008,7 +30010,7 @@ static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link
     return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
 static gn_result gn__traced_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
-    GN__TRACED(gn__watch_begin, GN_STAGE_INPUT, "value_import", 0,
+    GN__TRACED(GN_STAGE_INPUT, "value_import", 0,
                value_import(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f));
 }
 static uint32_t gn__traced_lost(void *self, gn_fault *f) {
