@@ -92,7 +92,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 27
+#define GN__CU_GENERATOR 28
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -1756,9 +1756,10 @@ enum { PARAMS_MAX = 400 };
    that this step ends. */
 /* pages: 1 + the step of another append to pages that runs here (it may have another in turn). */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
-   embedding; made, 1 + the group of rows before it, and given, which of its steps. */
+   embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
+   number of keys of what is there before the plan runs; the attention computes it by itself. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2];
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length;
     struct attention_form *written;
     bool inside;
 } fusion;
@@ -10001,16 +10002,38 @@ static const char warpgroup_attention_text[] =
     "  const typename P::T tag = {};\n"
     "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
     "}\n"
-    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, "
-    "int h, int b, int begin, int steps) {\n"
+    "// The tile of a block's round: 128 queries of head y from `first` on, and the keys that they see. A block with "
+    "several tiles takes long and short ones by turns.\n"
+    "struct flash_tile { int first, y, begin, steps; i64 seen; };\n"
+    "template <class P> M bool flash_next(flash_tile &f, int round, i64 n) {\n"
+    "  enum { TILES = (P::TQ + 127) / 128 };\n"
+    "  const i64 i = (i64)round * gridDim.x + blockIdx.x;\n"
+    "  if (P::SEVERAL ? i >= TILES * P::HEADS : round > 0) return false;\n"
+    "  f.y = P::SEVERAL ? (int)(i / TILES) : (int)blockIdx.y;\n"
+    "  f.first = (TILES - 1 - (P::SEVERAL ? (int)((i + (i64)f.y * TILES / gridDim.x * P::TURN) % TILES) : "
+    "(int)blockIdx.x)) * 128;\n"
+    "  f.seen = n;\n"
+    "  if (P::CAUSAL) { f.seen = n - P::TQ + (f.first + 127 < P::TQ - 1 ? f.first + 127 : P::TQ - 1) + 1; "
+    "if (f.seen < 0) f.seen = 0; if (f.seen > n) f.seen = n; }\n"
+    "  const i64 past = n - P::TQ + f.first + 1 - seen_by<typename P::X>::WINDOW;\n"
+    "  f.begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0;\n"
+    "  f.steps = (int)((f.seen + 127) / 128) - f.begin;\n"
+    "  return true;\n"
+    "}\n"
+    "// done: steps of the tiles before\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, "
+    "const flash_tile &f, int round, u32 done) {\n"
     "  enum { TILE = P::DK * 256 };\n"
-    "  const int g = h / (int)(P::H / P::G);\n"
+    "  const int first = f.first, begin = f.begin, h = f.y % (int)P::H, b = f.y / (int)P::H, "
+    "g = h / (int)(P::H / P::G);\n"
+    "  bar_wait(bars + 72, (round & 1) ^ 1);\n"
     "  bar_expect(bars, TILE);\n"
     "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, "
     "P::QB ? b : 0, bars);\n"
-    "  for (int step = 0; step < steps; step++) {\n"
-    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, "
-    "ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "  for (int step = 0; step < f.steps; step++) {\n"
+    "    const u32 at = done + step, s = at & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + "
+    "16, ke = kf + 32, "
+    "ve = kf + 48, parity = (at >> 1 & 1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
     "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, (begin + step) * 128, P::KH ? "
@@ -10023,9 +10046,11 @@ static const char warpgroup_attention_text[] =
     "  }\n"
     "}\n"
     "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 "
-    "base, u32 bars, int first, i64 n, i64 seen, int begin, int steps) {\n"
+    "base, u32 bars, i64 n, const flash_tile &f, int round, u32 done, bool &begun) {\n"
     "  enum { TILE = P::DK * 256 };\n"
-    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
+    "  const i64 seen = f.seen;\n"
+    "  const int first = f.first, begin = f.begin, steps = f.steps, t = threadIdx.x, wg = t >> 7, l = t & 31, at = "
+    "first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
     "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = "
     "gn_f32(0xff800000u);\n"
     "  const typename P::T tag = {};\n"
@@ -10043,25 +10068,29 @@ static const char warpgroup_attention_text[] =
     "    one = by::SINKS && (t & 3) == 0 && sink != least ? 1.f : 0.f, sum[2] = { one, one };\n"
     "  u32 p[32];\n"
     "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
-    "  bar_wait(bars, 0);\n"
+    "  bar_wait(bars, round & 1);\n"
     "  if (steps > 0) {\n"
-    "    bar_wait(bars + 8, 0);\n"
-    "    flash_scores<P>(s, q, base + TILE);\n"
+    "    const u32 now = done & 1;\n"
+    "    bar_wait(bars + 8 + now * 8, done >> 1 & 1);\n"
+    "    flash_scores<P>(s, q, base + TILE + now * (2 * TILE));\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
+    "    if (l == 0) bar_arrive(bars + 40 + now * 8);\n"
+    "    if (l == 0 && steps == 1) bar_arrive(bars + 72);\n"
     "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole || 0 < clear, begin * 128, bound, x, at);\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
-    "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
+    "  else if (l == 0) bar_arrive(bars + 72);\n"
+    "  if (wg == 1 && steps > 1 && !begun) group_pass(2);                     // the first group begins\n"
+    "  begun = begun || steps > 1;\n"
     "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are "
     "computed while weights are made of the scores\n"
-    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
+    "    const u32 past = done + step, now = past & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, "
     "bound, o);\n"
-    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    bar_wait(bars + 8 + next * 8, past + 1 >> 1 & 1);\n"
     "    group_turn(2 + wg);                                                  // one group's products run while the "
     "other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
@@ -10069,33 +10098,35 @@ static const char warpgroup_attention_text[] =
     "    group_pass(3 - wg);\n"
     "    wgmma_wait<1>();\n"
     "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    if (l == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    if (l == 0 && step + 2 == steps) bar_arrive(bars + 72);\n"
     "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole || step + 1 < clear, (begin + step + 1) * 128, "
     "bound, x, at);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
+    "    if (l == 0) bar_arrive(bars + 56 + now * 8);\n"
     "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; "
     "i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (steps > 0) {\n"
     "    const int step = steps - 1;\n"
-    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
+    "    const u32 past = done + step, now = past & 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, "
     "bound, o);\n"
     "    flash_values<P>(o, p, sv);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
+    "    if (l == 0) bar_arrive(bars + 56 + now * 8);\n"
     "  }\n"
     "  UNROLL for (int e = 0; e < 2; e++) {\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
     "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
-    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    typename P::T *row = out + ((i64)f.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
     "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, "
     "o[d * 4 + e * 2 + 1] * other, tag);\n"
     "  }\n"
@@ -10103,41 +10134,51 @@ static const char warpgroup_attention_text[] =
     "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L "
     "*length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
-    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; "
-    "K, V empty\n"
+    "  __shared__ __align__(8) u64 barriers[10];                              // Q; K, V filled, each of two stages; "
+    "K, V empty; Q empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
-    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
     "  i64 n = P::S;\n"
     "  if (P::LENGTH) {\n"
     "    n = get(*length);\n"
     "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); "
     "return; }\n"
     "  }\n"
-    "  i64 seen = n;\n"
-    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; "
-    "if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
-    "  const i64 past = n - P::TQ + first + 1 - seen_by<typename P::X>::WINDOW;\n"
-    "  const int begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0, steps = (int)((seen + "
-    "127) / 128) - begin;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
+    "    for (int i = 0; i < 10; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 8);\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
+    "  flash_tile f;\n"
+    "  u32 done = 0;\n"
     "  if (threadIdx.x >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
-    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y "
-    "/ P::H), begin, steps);\n"
+    "    if (threadIdx.x == 256) for (int round = 0; flash_next<P>(f, round, n); round++, done += f.steps) "
+    "flash_feed<P>(q, k, v, base, bars, f, round, done);\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
-    "    x.begin(blockIdx.y);\n"
-    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, begin, steps);\n"
+    "    bool begun = false;\n"
+    "    for (int round = 0; flash_next<P>(f, round, n); round++, done += f.steps) {\n"
+    "      typename P::X y = x;\n"
+    "      y.begin(f.y);\n"
+    "      flash_compute<P>(y, out, panels + (base - start), base, bars, n, f, round, done, begun);\n"
+    "    }\n"
     "  }\n"
     "}\n";
+
+/* A block a processor takes the tiles by turns, so that the next one's operands arrive while this one is computed:
+   where there are some for each, and, if they are of different lengths, each block meets all lengths twice. A head's
+   tiles are turned by what makes a block's place among them go on by one each round. On an H200 128 tokens of 2048
+   heads of 64 take 55 us so and 89 us with a block a tile, 512 tokens of 512 heads 95 and 119. */
+static bool takes_several(const emit *e, const attention_form *f, int64_t tiles) {
+    int64_t heads = f->dims[0] * f->dims[1];
+    return heads * (f->causal ? 1 : tiles) >= 2 * emit_processors(e);
+}
 
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
     static const char *const names[3] = { "q", "k", "v" };
     const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    const int64_t tiles = blocks_for(f->dims[2], 128), heads = f->dims[0] * f->dims[1], processors = emit_processors(e);
+    const bool several = takes_several(e, f, tiles);
     int d = (int)f->q.dims[3];
     char name[96];
     text label = { 0 };
@@ -10145,8 +10186,11 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
     put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, "@_x");
-    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void "
-                   "value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    put(&e->types,
+        "struct @_q : @_p { enum { SEVERAL = %d, TURN = %d }; static const i64 HEADS = %lldll; static M void "
+        "score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { "
+        "@_value(o, a, b); } };\n",
+        several, several ? (int)((tiles + 1 - processors % tiles) % tiles) : 0, (long long)heads);
     for (int i = 0; i < 3; i++) {
         emit_map(e, names[i], f->q.dtype,
                  &(panels){ .moved = f->moved[i],
@@ -10172,7 +10216,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384,
+    emit_launch_shared(e, name, (uint64_t)(several ? processors : tiles), (uint64_t)(several ? 1 : heads), 384,
                        (uint32_t)(5 * 256 * d + 1024));
 }
 
@@ -11517,14 +11561,15 @@ static const char one_text[] =
     "attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; "
     "one block writes it into the cache, what stood there into saved_k and saved_v.\n"
-    "// P: T, L (position), N (length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB "
+    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB "
+    "QH, KB "
     "KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale(); MADE_Q, MADE_K: the query, "
     "the "
     "appended row of keys is what `tq`, `tk` make of it, its first row Q0, K0\n"
     "struct one_as_it_lies { template <class T> M void run(T *, T *, i64) const {} };\n"
     "template <class P, class FQ, class FK> M void attention_one(const FQ &tq, const FK &tk, const typename P::T *q, "
     "typename P::T *k, typename P::T *v, const "
-    "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
+    "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N &length,\n"
     "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, "
     "typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
     "  typedef typename P::T T;\n"
@@ -11543,7 +11588,7 @@ static const char one_text[] =
     "  if (P::CLUSTER) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  i64 said = P::S, at_said = -1;\n"
-    "  if (P::LENGTH) said = get(*length);\n"
+    "  if (P::LENGTH) said = length.value();\n"
     "  const bool bad = said < P::CAUSAL || said > P::S;\n"
     "  if (P::APPEND) at_said = get(*pos);\n"
     "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
@@ -12271,10 +12316,9 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
     const attention_form *a = &f->a;
     text *t = &e->types;
     put(t,
-        "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = "
+        "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef @_n N; typedef @_x X; static const i64 H = "
         "%lldll, G = %lldll, S = %lldll;\n",
-        types[a->q.dtype].name, types[pos].name, types[a->length_type].name, (long long)a->dims[1],
-        (long long)a->k.dims[1], (long long)a->dims[3]);
+        types[a->q.dtype].name, types[pos].name, (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
     put(t,
         "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, "
         "EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d, MADE_Q = %d, MADE_K = %d };\n",
@@ -12298,6 +12342,56 @@ static bool is_first_append(const emit *e, uint32_t node) {
     return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE;
 }
 
+/* One input of the loop that makes the length: a member, and its only element. */
+static void length_load(emit *e, loop *l, uint32_t i, text *values, text *members) {
+    const gn_load *load = load_of(e, l, i);
+    const char *type = types[load->dtype].name, *compute = types[load->dtype].compute;
+    char name[16];
+    snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
+    if (load->constant) {
+        put(values, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type,
+            (unsigned long long)f64_word(load->value));
+        return;
+    }
+    snprintf(name, sizeof name, "n%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
+    put(&e->types, " const %s *n%u;", type, i);
+    put(members, "%sn%u", members->n ? ", " : "", i);
+    put(values, "    const %s x%u = get(*n%u);\n", compute, i, i);
+}
+
+/* The type @_n of how many keys there are, and `used` of it in the body: a number in memory, or what a loop makes of
+   numbers that are there before the plan runs, which is known before the kernels before this one have ended. */
+static void put_length(emit *e, const fusion *u, const attention_form *a) {
+    const char *type = types[a->length_type].name;
+    if (!u->length) {
+        put(&e->types, "struct @_n { const %s *at; M i64 value() const { return get(*at); } };\n", type);
+        if (a->length) emit_node(e, a->length_node, type, true, "length");
+        put(&e->body, "  const @_n used = { %s };\n", a->length ? "length" : "0");
+        return;
+    }
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    text values = { 0 }, members = { 0 }, body = e->body;
+    if (!l) {
+        e->failed = true;
+        return;
+    }
+    l->step = &e->layout->steps[u->length - 1];
+    put(&e->types, "struct @_n {");
+    for (uint32_t i = 0; i < l->step->n_loads; i++) length_load(e, l, i, &values, &members);
+    e->body = (text){ 0 }; /* instructions are written into the body */
+    for (uint32_t i = 0; i < l->step->n_instrs; i++) loop_instr(e, l, i);
+    put(&e->types, "\n  M i64 value() const {\n%s%s    %s y;\n    put(y, %s);\n    return get(y);\n  }\n};\n",
+        values.s ? values.s : "", e->body.s ? e->body.s : "", type, l->names[l->step->out]);
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_n used = { %s };\n", members.s ? members.s : "");
+    e->failed = e->failed || values.failed || members.failed;
+    text_free(&values);
+    text_free(&members);
+    gn_free(l);
+}
+
 static void emit_one(emit *e, const fusion *u, one_form *f) {
     attention_form *a = &f->a;
     uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base,
@@ -12307,13 +12401,14 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     char name[96];
     text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) &&
+    bool early = (!append || is_constant(e, pos)) && (!a->length || u->length || is_constant(e, a->length_node)) &&
                  (!a->slopes || is_constant(e, a->slopes_node)) && (!a->sinks || is_constant(e, a->sinks_node)) &&
                  (append ? is_first_append(e, xk) && is_first_append(e, xv)
                          : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
     attention_move(e, a);
     e->rereads = e->early = true;
     put_loop_of_scores(e, a, &label);
+    put_length(e, u, a);
     put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k,
                  append ? view_of(e, input(e, xv, 1)) : &a->v, early);
     e->cluster = f->cluster ? (uint8_t)f->parts : 1;
@@ -12326,7 +12421,6 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         emit_node(e, input(e, xv, 1), type, true, "rows_v");
         emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos");
     }
-    if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
     if (append) {
         emit_saved(e, xk, type, "saved_k", "flag_k");
         emit_saved(e, xv, type, "saved_v", "flag_v");
@@ -12343,7 +12437,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         !append           ? "0, 0, 0"
         : one_makes(u, 1) ? "0, rows_v, pos"
                           : "rows_k, rows_v, pos",
-        a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        "used", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
         append ? "append, flag_k, flag_v" : "0, 0, 0");
     snprintf(name, sizeof name, "%s%s%sattention_one_%s%s", u->made[0] || u->made[1] ? "rows_" : "",
              u->turn[0] || u->turn[1] ? "rotary_" : "", append ? "append_" : "", type, label.s ? label.s : "");
@@ -12518,6 +12612,27 @@ static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const 
                : 0;
 }
 
+enum { LENGTH_LOADS = 8, LENGTH_INSTRS = 8 };
+
+/* The loop that makes the number of keys of what is there before the plan runs and cannot report a fault, or 0. */
+static uint32_t takes_length(const emit *e, const readers *r, const attention_form *f) {
+    if (!f->length || f->slopes) return 0;
+    uint32_t base = e->layout->lay[f->length_node].base, step = r->step[base];
+    if (!step || gn_view_count(view_of(e, base)) != 1) return 0;
+    const gn_kernel_step *s = &e->layout->steps[step - 1];
+    if (!s->n_instrs || s->n_loads > LENGTH_LOADS || s->n_instrs > LENGTH_INSTRS) return 0;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        if (!d->constant && !is_constant(e, d->base)) return 0;
+    }
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        gn_op_info op;
+        gn_get_op(e->layout->instrs[s->instr + i].op - 1, &op);
+        if (op.divides) return 0;
+    }
+    return step;
+}
+
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     attention_form shown =
         e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
@@ -12534,6 +12649,7 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
             for (uint32_t n = 1; n < 3; n++) keep_until(e, input(e, q ? v : k, n), runs_at(e, i));
         }
     } else u.append[0] = u.append[1] = 0;
+    u.length = takes_length(e, r, &shown);
     e->fusions[i] = u;
 }
 
