@@ -109,6 +109,14 @@ static gn_tensor golden_row_product(gn_ctx *g) {
                                gn_transpose(leaf(g, GN_BF16, GN_SHAPE(600, 512)), 0, 1), GN_NONE),
                      GN_AXES(1), false);
 }
+/* Three rows: the norm runs in the first product's kernel, the gate in the second's; B lies both ways. */
+static gn_tensor golden_few_rows(gn_ctx *g) {
+    gn_tensor w = leaf(g, GN_BF16, GN_SHAPE(256)), x = gn_layernorm(leaf(g, GN_BF16, GN_SHAPE(3, 256)), w, w, 1e-5),
+              up = gn_linear(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)), leaf(g, GN_BF16, GN_SHAPE(512))),
+              gate = gn_matmul(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)));
+    return gn_add(leaf(g, GN_BF16, GN_SHAPE(3, 256)),
+                  gn_matmul(gn_mul(gn_silu(gate), up), gn_transpose(leaf(g, GN_BF16, GN_SHAPE(256, 512)), 0, 1)));
+}
 /* The keys are as many as `length` says, or as a step of decoding has. */
 static gn_tensor one_query(gn_ctx *g, int64_t keys, const gn_tensor *length) {
     gn_tensor cache = gn_state(g, GN_BF16, GN_SHAPE(1, 2, keys, 64), NULL, "cache"),
@@ -154,6 +162,7 @@ static const struct {
     { "many_attentions", golden_many_attentions },
     { "written_attention", golden_written_attention },
     { "row_product", golden_row_product },
+    { "few_rows", golden_few_rows },
     { "one_query", golden_one_query },
     { "attention_options", golden_attention_options },
 };

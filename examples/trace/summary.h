@@ -253,8 +253,8 @@ static inline void print_left_out(const trace *t) {
         if (known) continue;
         if (!any) printf("Left out, for they are short: the tables hold the others (GENIE_TRACE_ALL=1 records all)\n");
         any = true;
-        printf("  %14lld of %lld calls of %s, some %.3f ms by those that were recorded\n", left, left + there, first->name,
-               there ? ns / (double)there * (double)left * 1e-6 : 0);
+        printf("  %14lld of %lld calls of %s, some %.3f ms by those that were recorded\n", left, left + there,
+               first->name, there ? ns / (double)there * (double)left * 1e-6 : 0);
     }
     if (any) printf("\n");
 }
