@@ -417,6 +417,11 @@ static int arch(int device) {
     return s ? atoi(s) : 60;
 }
 
+static int processors(void) {
+    const char *s = getenv("GENIE_SHIM_PROCESSORS");
+    return s ? atoi(s) : 132;
+}
+
 API int cuInit(unsigned flags) {
     (void)flags;
     return 0;
@@ -448,9 +453,9 @@ API int cuDeviceGetName(char *s, int n, int d) {
     snprintf(s, (size_t)n, "fibres on this CPU");
     return 0;
 }
-/* processors as of the compile-only device */
+/* processors as of the compile-only device, unless other ones are asked for */
 API int cuDeviceGetAttribute(int *v, int what, int d) {
-    *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 38 ? 65536 : what == 115 ? order() != 0 : 0;
+    *v = what == 75 ? arch(d) / 10 : what == 16 ? processors() : what == 38 ? 65536 : what == 115 ? order() != 0 : 0;
     return 0;
 }
 API int cuDeviceTotalMem_v2(size_t *n, int d) {
