@@ -30,8 +30,8 @@
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside
  *                                     kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
- *   GENIE_CUDA_RING=0                 products of one row have no forms with rings in shared memory, and are not
- *                                     measured
+ *   GENIE_CUDA_RING=1                 products of one row have forms with rings in shared memory, which are measured;
+ *                                     on an H200 faster alone, and slower in whole steps
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of
  *                                     mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
@@ -54,13 +54,16 @@
  * with bias, activation and residual; a decode step's norms, appends and arg max.
  *
  * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
- * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so).
- * Kernels of products of one row that read a million weights and more are timed too, each run with other weights than
- * the one before it, as in a step: with weights on their way in registers, or in rings of shared memory of several
- * sizes and several blocks a row (the log at `info` has each time). The choice is stored beside the
- * compiled kernels and is part of the executor's identity, so that the next process computes the same bits. These
- * kernels take plain f32 products of any shape, alignment and transposition; `bench_gpu --only products_f32 --verbose`
- * sets them beside cuBLASLt.
+ * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). With
+ * GENIE_CUDA_RING=1 kernels of products of one row that read a million weights and more are timed too, each run with
+ * other weights than the one before it and in turn with the form that is taken without measuring, as other kernels
+ * stand beside it in a step: with weights on their way in registers, or in rings of shared memory of several sizes and
+ * several blocks a row (the log at `info` has each time). That is off because rings that are faster alone make steps
+ * slower, by what they take from the kernels beside them: with all room for shared memory and none of it used, 8 layers
+ * of an 8B shape without rings took 1,945 us on an H200 and not 1,236, as loads into registers pass through the L1. The
+ * choice is stored beside the compiled kernels and is part of the executor's identity, so that the next process
+ * computes the same bits. These kernels take plain f32 products of any shape, alignment and transposition;
+ * `bench_gpu --only products_f32 --verbose` sets them beside cuBLASLt.
  *
  * Sections, each using those above it: >>driver (functions found by dlopen) >>text >>gpu (what a device keeps for all
  * sessions) >>kernels (device code that several rooms use) >>emit (what kernels are written with); a room for each kind
@@ -12114,7 +12117,7 @@ enum { VECTOR_WORTH = 2048 };
 static bool vectors_are_measured(const emit *e, const vector_group *g) {
     uint32_t node = vector_product(e, g, 0, 0);
     const product_key key = vectors_key(e, g);
-    return !env_is("GENIE_CUDA_RING", "0") && !all_by_blas() && !node_is(e, node, GN_OP_LINEAR_QUANTIZED) &&
+    return env_is("GENIE_CUDA_RING", "1") && !all_by_blas() && !node_is(e, node, GN_OP_LINEAR_QUANTIZED) &&
            emit_has_async_copies(e) &&
            emit_measures(e, view_of(e, input(e, node, 0))->dtype, 2. * (double)key.n * (double)key.k * VECTOR_WORTH);
 }
@@ -16818,8 +16821,10 @@ static gn_result candidate_fill(executor *x, const plan *p, const gn__cu_ptr *ba
     return GN_OK;
 }
 
-static gn_result trial_run(executor *x, const plan *probe, candidate *tried, const trial *t, int turn, gn_fault *f) {
+static gn_result trial_run(executor *x, plan *probe, candidate *tried, const trial *t, int turn, gn_fault *f) {
     gn_result r = GN_OK;
+    if (tried->vectors && turn % 2) t = &tried->trials[0];
+    probe->emit = t->e;
     candidate_turn(probe, tried, turn % tried->copies);
     for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, probe, &t->e.launches[l], f);
     return r;
@@ -16838,12 +16843,12 @@ static void trial_capture(executor *x, plan *probe, candidate *tried, trial *t) 
     cu.cuGraphDestroy(graph);
 }
 
-/* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. */
+/* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. Of one row every other run is
+   the model's form: beside a kernel of a step stand others than itself, and what it costs these is its own cost. */
 static double trial_time(executor *x, plan *probe, candidate *tried, trial *t, const gn__cu_handle events[2]) {
     float ms = 0;
     gn_fault f = { 0 };
     gn_result r = GN_OK;
-    probe->emit = t->e;
     trial_capture(x, probe, tried, t);
     /* a run before the first event, so that the GPU does not wait for the host */
     for (int i = t->repeats > 1 ? -1 : 0; i < (t->graph ? 1 : t->repeats) && r == GN_OK; i++) {
@@ -16918,6 +16923,11 @@ static void trial_compare(executor *x, const plan *probe, candidate *tried, tria
     t->out = t->other_bits;
 }
 
+static int trial_repeats(const candidate *tried, double us) {
+    if (us > ROUND_US) return 1;
+    return tried->vectors ? 2 + VECTOR_ROUND_US / (16 + (int)us) / 2 * 2 : 1 + ROUND_US / (16 + (int)us);
+}
+
 /* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up,
    the second is always run. */
 static void candidate_time(executor *x, plan *probe, candidate *tried, const gn__cu_handle events[2], char *results) {
@@ -16935,8 +16945,9 @@ static void candidate_time(executor *x, plan *probe, candidate *tried, const gn_
             t->out = us < 0;
             if (!r) trial_compare(x, probe, tried, t, results, results + 2 * COMPARED_BYTES);
             spent += us * t->repeats;
+            if (r && i && tried->vectors && t->repeats > 1) us = 2 * us - tried->trials[0].us[tried->trials[0].n - 1];
             if (r) t->us[t->n++] = us;
-            else t->repeats = us > ROUND_US ? 1 : 1 + (tried->vectors ? VECTOR_ROUND_US : ROUND_US) / (16 + (int)us);
+            else t->repeats = trial_repeats(tried, us);
             if (!r && !i && us > LONGEST_US) return;
         }
     }

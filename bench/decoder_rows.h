@@ -1,7 +1,7 @@
 /* Decoding with Llama-shaped models, bf16, batch 1, steps queued: rows of bench_gpu. Weights are random; matrices lie
  * in one pool of host memory at places of their own, so that a model of 16 GB needs 2 GB of it, and each is uploaded
  * once. Beside each row stands what the bytes it reads take at 4.3 TB/s and its kernels at 1.5 us each. With an empty
- * folder as $GENIE_CACHE and GENIE_LOG=info each form of each kernel is timed alone. */
+ * folder as $GENIE_CACHE, GENIE_CUDA_RING=1 and GENIE_LOG=info each form of each kernel is timed alone. */
 #ifndef GN_DECODER_ROWS_H
 #define GN_DECODER_ROWS_H
 

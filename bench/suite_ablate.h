@@ -17,7 +17,6 @@ static const ablation ablations[] = {
     { "cuda", "GENIE_CUDA_CLUSTER=0", "clusters of blocks" },
     { "cuda", "GENIE_CUBLASLT=0", "cuBLASLt" },
     { "cuda", "GENIE_CUDA_TUNE=0", "products chosen by measuring" },
-    { "cuda", "GENIE_CUDA_RING=0", "rings of weights" },
     { "cuda", "GENIE_CUDA_OVERLAP=0", "overlap" },
     { "cuda", "GENIE_CUDA_EVICT=0", "eviction" },
     { "cpu", "GENIE_THREADS=1", "threads" },

@@ -21,7 +21,7 @@
  * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability
  * 6.0. With $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has;
  * what else 8.0 has does not.
- * "60,80": the second device differs.
+ * "60,80": the second device differs. $GENIE_SHIM_PROCESSORS=N: so many processors, else 132.
  *
  * With $GENIE_SHIM_EMPTY=1 nothing is compiled and kernels compute nothing, on any architecture: for what plans, sizes
  * and launches them.
