@@ -31,7 +31,7 @@
  *                                     kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_CUDA_RING=1                 products of one row have forms with rings in shared memory, which are measured;
- *                                     they have been compiled and tried on CPUs, not on a GPU
+ *                                     on an H200 faster alone, and slower in whole steps
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of
  *                                     mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
@@ -51,16 +51,24 @@
  * Fusion. A graph becomes few kernels: chains of elementwise ops; reductions, softmaxes and norms with what is computed
  * before, between and behind them, called or written out (tests/rows_test.c counts them); attention, called or written
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
- * with bias, activation and residual; a decode step's norms, appends and arg max.
+ * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
+ *
+ * Few rows. Products of two to eight rows of 16 bits run on tensor cores whose left side is the weight: each weight is
+ * read once, straight into registers, and products of the same rows, gated halves, residuals and norms share a kernel
+ * as those of one row do. k is summed by a number of warps that it alone says (few_warps), so a row's sums depend
+ * neither on the other rows, nor on how many there are from two to eight, nor on strides or on what shares the kernel.
  *
  * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
  * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). With
  * GENIE_CUDA_RING=1 kernels of products of one row that read a million weights and more are timed too, each run with
- * other weights than the one before it, as in a step: with weights on their way in registers, or in rings of shared
- * memory of several sizes and several blocks a row (the log at `info` has each time). The choice is stored beside the
- * compiled kernels and is part of the executor's identity, so that the next process computes the same bits. These
- * kernels take plain f32 products of any shape, alignment and transposition; `bench_gpu --only products_f32 --verbose`
- * sets them beside cuBLASLt.
+ * other weights than the one before it and in turn with the form that is taken without measuring, as other kernels
+ * stand beside it in a step: with weights on their way in registers, or in rings of shared memory of several sizes and
+ * several blocks a row (the log at `info` has each time). That is off because rings that are faster alone make steps
+ * slower, by what they take from the kernels beside them: with all room for shared memory and none of it used, 8 layers
+ * of an 8B shape without rings took 1,945 us on an H200 and not 1,236, as loads into registers pass through the L1. The
+ * choice is stored beside the compiled kernels and is part of the executor's identity, so that the next process
+ * computes the same bits. These kernels take plain f32 products of any shape, alignment and transposition;
+ * `bench_gpu --only products_f32 --verbose` sets them beside cuBLASLt.
  *
  * Sections, each using those above it: >>driver (functions found by dlopen) >>text >>gpu (what a device keeps for all
  * sessions) >>kernels (device code that several rooms use) >>emit (what kernels are written with); a room for each kind
@@ -92,7 +100,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 28
+#define GN__CU_GENERATOR 31
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -1770,9 +1778,10 @@ enum { PARAMS_MAX = 400 };
    that this step ends. */
 /* pages: 1 + the step of another append to pages that runs here (it may have another in turn). */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
-   embedding; made, 1 + the group of rows before it, and given, which of its steps. */
+   embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
+   number of keys of what is there before the plan runs; the attention computes it by itself. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2];
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length;
     struct attention_form *written;
     bool inside;
 } fusion;
@@ -1819,10 +1828,11 @@ typedef struct emit {
     uint32_t *appends, n_appends; /* in-place appends so far, in their order */
     uint32_t *append_flags;
     uint32_t *checked, n_checked; /* appends to pages whose slots have been checked */
-    uint32_t n_flags;  /* words behind the error words, 0 before the run: that an append has been done, blocks that have
+    uint32_t n_flags; /* words behind the error words, 0 before the run: that an append has been done, blocks that have
                           ended */
-    bool rereads;      /* what this kernel's pointers show may change while it waits: no restrict */
-    bool early, waits; /* this kernel waits for those before it by itself; at its begin */
+    uint32_t counters, n_counters; /* of those words, what kernels leave at 0 */
+    bool rereads;                  /* what this kernel's pointers show may change while it waits: no restrict */
+    bool early, waits;             /* this kernel waits for those before it by itself; at its begin */
     uint8_t cluster;
     size_t save;                /* bytes that in-place appends save */
     const gn_kernel_step *tail; /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
@@ -2582,6 +2592,7 @@ typedef struct row_kernel {
     bool small, keeps;    /* keeps: what is read stays in registers */
     bool held[ROW_STEPS]; /* the value stands in registers of an input */
     uint32_t given;       /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
+    int64_t often;        /* rows that one block computes at a time then */
 } row_kernel;
 
 static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
@@ -3136,10 +3147,11 @@ static void row_threads(row_kernel *k) {
     k->order = row_order_of(k);
     k->vector = k->order.vector;
     int64_t steps = n / k->vector;
-    k->ty = !rows_run_along(g) ? 1 : steps > 256 ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
+    bool at_once = k->given && k->often > 1; /* one block has several rows, side by side */
+    k->ty = !rows_run_along(g) ? 1 : steps > 256 && !at_once ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
     /* few rows: more threads for each */
     while (rows_run_along(g) && k->ty < k->order.lanes && k->ty < steps &&
-           g->rows * k->ty < 256 * emit_processors(k->e))
+           (k->given ? 2 * k->ty * k->often <= 256 : g->rows * k->ty < 256 * emit_processors(k->e)))
         k->ty *= 2;
     k->lanes = k->order.lanes / k->ty;
     k->tx = 256 / k->ty;
@@ -3417,12 +3429,13 @@ static void put_row_params(row_kernel *k, const char *prefix, text *members, tex
 
 /* The struct `@_<prefix>`, whose run(to, first, count, own) computes so many rows of the group by all threads of a
    block: those of step `given` go to `to`, in shared memory; own: this block stores what else is asked for. Its
-   members' values stand behind those in `values`. */
-static void put_rows_within(emit *e, const row_group *g, uint32_t given, const char *prefix, text *values) {
+   members' values stand behind those in `values`. often: how many rows it is mostly asked for. */
+static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t often, const char *prefix,
+                            text *values) {
     row_kernel *k = (row_kernel *)alloc_zero(sizeof *k);
     text members = { 0 }, before = e->body;
     if (k) {
-        *k = (row_kernel){ .e = e, .g = g, .given = given + 1, .l = (loop *)alloc_zero(sizeof *k->l) };
+        *k = (row_kernel){ .e = e, .g = g, .given = given + 1, .often = often, .l = (loop *)alloc_zero(sizeof *k->l) };
         if (k->l && row_loads(k)) {
             row_threads(k);
             put_row_params(k, prefix, &members, values);
@@ -5904,6 +5917,235 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
 
+/* ---- two to eight rows, on tensor cores ---- */
+
+static const char few_text[] =
+    "// ---- two to eight rows by a matrix: each weight is read once, as a row of the left side of the tensor cores' "
+    "instruction; the rows are the right side's columns ----\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "template <int WORDS> M void stream_words(u32 *to, const void *p) {\n"
+    "#if defined(GN_HOST)\n"
+    "  UNROLL for (int i = 0; i < WORDS; i++) to[i] = ((const u32 *)p)[i];\n"
+    "#else\n"
+    "  if (WORDS == 1) asm volatile(\"ld.global.L1::no_allocate.u32 %0, [%1];\" : \"=r\"(to[0]) : \"l\"(p));\n"
+    "  else if (WORDS == 2) asm volatile(\"ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];\" : \"=r\"(to[0]), "
+    "\"=r\"(to[1]) : \"l\"(p));\n"
+    "  else { const uint4 w = stream(p); UNROLL for (int i = 0; i < 4; i++) to[i] = word_of(w, i); }\n"
+    "#endif\n"
+    "}\n"
+    "// The halves of two words, lower or upper, as neighbours.\n"
+    "D u32 paired(u32 x, u32 y, int upper) { return upper ? x >> 16 | (y & 0xffff0000u) : (x & 0xffffu) | y << 16; }\n"
+    "// Which of a tile's columns element q of the sums of instruction j is; g: lane / 4\n"
+    "template <class P> M int few_column(int g, int j, int q) { return P::DOT ? j * 16 + (q >> 1) * 8 + g : g * 2 * "
+    "P::TILES + j + (q >> 1) * P::TILES; }\n"
+    "// A lane's weights of 32 k from k0: where columns are contiguous 8 k of two columns to each instruction, else "
+    "2 TILES columns of 8 k.\n"
+    "template <class P> M void few_load(u32 *w, const typename P::T *b, i64 stride, int n, int first, int k0) {\n"
+    "  enum { TILES = P::TILES };\n"
+    "  const int g = (threadIdx.x & 31) / 4, k = k0 + (threadIdx.x & 3) * 8;\n"
+    "  UNROLL for (int i = 0; i < TILES * 8; i++) w[i] = 0;\n"
+    "  if (!P::WIDE) {                                                     // any strides\n"
+    "    UNROLL for (int i = 0; i < TILES * 16; i++) {\n"
+    "      const int col = first + i / 8 * 8 + g, l = k + i % 8;\n"
+    "      if (l < P::k && col < n) w[i / 2] |= (u32)((const u16 *)b)[l * P::BK + col * P::BN] << i % 2 * 16;\n"
+    "    }\n"
+    "  } else if (P::DOT) {\n"
+    "    UNROLL for (int i = 0; i < TILES * 2; i++)\n"
+    "      if (k < P::k && first + i * 8 + g < n) stream_words<4>(w + i * 4, b + (i64)(first + i * 8 + g) * stride + "
+    "k);\n"
+    "  } else if (first + g * 2 * TILES < n) {\n"
+    "    UNROLL for (int i = 0; i < 8; i++)\n"
+    "      if (k + i < P::k) stream_words<TILES>(w + i * TILES, b + (i64)(k + i) * stride + first + g * 2 * TILES);\n"
+    "  }\n"
+    "}\n"
+    "// 8 k of the lane's row, of which there may be none.\n"
+    "template <class P> M uint4 few_row(const typename P::T *a, int k0) {\n"
+    "  const int row = (threadIdx.x & 31) / 4, k = k0 + (threadIdx.x & 3) * 8;\n"
+    "  uint4 x = zeros();\n"
+    "  if (row >= P::m || k >= P::k) return x;\n"
+    "  const typename P::T *from = a + row * P::AM + k * P::AK;\n"
+    "  if (P::WITHIN) return *(const uint4 *)from;\n"
+    "  if (P::WIDE_X) return cached(from);\n"
+    "  u32 w[4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) w[i] = 0;\n"
+    "  UNROLL for (int i = 0; i < 8; i++) if (k + i < P::k) w[i / 2] |= (u32)*(const u16 *)(from + i * P::AK) << i % "
+    "2 * 16;\n"
+    "  x.x = w[0]; x.y = w[1]; x.z = w[2]; x.w = w[3];\n"
+    "  return x;\n"
+    "}\n"
+    "// 32 k of TILES times 16 columns.\n"
+    "template <class P> M void few_take(float (*acc)[4], const u32 *w, const uint4 &x) {\n"
+    "  enum { TILES = P::TILES };\n"
+    "  UNROLL for (int h = 0; h < 2; h++) UNROLL for (int j = 0; j < TILES; j++) {\n"
+    "    u32 r[4];\n"
+    "    UNROLL for (int q = 0; q < 4; q++) {                              // columns by q % 2, pairs of k by q / 2\n"
+    "      const int c = j + q % 2 * TILES, at = (4 * h + q / 2 * 2) * TILES + c / 2;\n"
+    "      r[q] = P::DOT ? w[j * 8 + q % 2 * 4 + 2 * h + q / 2] : paired(w[at], w[at + TILES], c & 1);\n"
+    "    }\n"
+    "    mma(acc[j], r, word_of(x, 2 * h), word_of(x, 2 * h + 1), typename P::T());\n"
+    "  }\n"
+    "}\n"
+    "// A product's epilogue as an ending.\n"
+    "template <class E> struct few_end {\n"
+    "  E e;\n"
+    "  int col;\n"
+    "  M void early(int c) { col = c; }\n"
+    "  M void load(int) {}\n"
+    "  M void end(int i, float y, float) const { e.template store<1>(i, col, &y); }\n"
+    "};\n"
+    "// m rows (2 to 8) by B (k,n): 16 TILES columns to a block, or to the S blocks of a cluster that share k between "
+    "them. k is summed in steps of 32 by 8 * S * G warps, of which G are in one: their sums are joined as halves.\n"
+    "// P: T, m, k, TILES, S, G, MATS, DOT (columns contiguous), WIDE, WIDE_X (16 bytes at once), WITHIN (N computes "
+    "the rows), EARLY, NEXT, ROW_BYTES, strides AM AK BK BN\n"
+    "// E: as for one row; element i of column c: early(c), load(i), end(i, v, v of the second matrix)\n"
+    "template <class P, class N, class E> M void few_times(const typename P::T *a, const N &norm, const "
+    "vector_of<typename P::T> &m, const E &e) {\n"
+    "  enum { TILES = P::TILES, MATS = P::MATS, S = P::S, G = P::G, SHARE = TILES * 16 / S, ALL = SHARE * P::m, OUT = "
+    "(ALL + 255) / 256, W = 8 * S * G, STEPS = (P::k + 31) / 32, ITEMS = (STEPS + W - 1) / W * G, MOST = 8 / (TILES * "
+    "MATS), DEPTH = ITEMS < MOST ? G : MOST > 1 ? MOST : 1, TURN = DEPTH > G ? DEPTH : G };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  float *part = (float *)(memory + P::ROW_BYTES);                      // MATS, 8 S warps, m, SHARE\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = m.block % S, first = m.block / S * (TILES * "
+    "16), u = (warp * S + rank) * 32;\n"
+    "  float acc[MATS][G][TILES][4];\n"
+    "  u32 w[DEPTH][MATS][TILES * 8];\n"
+    "  uint4 x[DEPTH];\n"
+    "  E own[OUT];\n"
+    "#define FEW_K(item) (((item) / G * W + (item) % G * 8 * S) * 32 + u)\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (S > 1) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int d = 0; d < DEPTH; d++) UNROLL for (int q = 0; q < MATS; q++) few_load<P>(w[d][q], m.b[q], "
+    "m.stride, m.n, first, FEW_K(d));\n"
+    "  UNROLL for (int o = 0; o < OUT; o++) {\n"
+    "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
+    "    own[o] = e;\n"
+    "    if (at < ALL && col < m.n) own[o].early(col);\n"
+    "  }\n"
+    "  if (S > 1) cluster_wait();                                          // the cluster's blocks have begun\n"
+    "  if (P::NEXT == 1) let_next_start();\n"
+    "  await_previous();\n"
+    "  if (P::NEXT >= 2) let_next_start();\n"
+    "  if (P::WITHIN) { norm.run((typename P::T *)memory, 0, P::m, blockIdx.x == 0); __syncthreads(); a = (const "
+    "typename P::T *)memory; }\n"
+    "  UNROLL for (int d = 0; d < DEPTH; d++) x[d] = few_row<P>(a, FEW_K(d));\n"
+    "  UNROLL for (int o = 0; o < OUT; o++) {\n"
+    "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
+    "    if (at < ALL && col < m.n) own[o].load(at / SHARE * m.n + col);\n"
+    "  }\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int j = 0; j < TILES; "
+    "j++) UNROLL for (int i = 0; i < 4; i++) acc[q][g][j][i] = 0.f;\n"
+    "  for (int from = 0; from < ITEMS; from += TURN) UNROLL for (int d = 0; d < TURN; d++) {\n"
+    "    enum { D_ = DEPTH };\n"
+    "    const int next = from + d + D_;\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) few_take<P>(acc[q][d % G], w[d % D_][q], x[d % D_]);\n"
+    "    if (next >= ITEMS) continue;\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) few_load<P>(w[d % D_][q], m.b[q], m.stride, m.n, first, FEW_K(next));\n"
+    "    x[d % D_] = few_row<P>(a, FEW_K(next));\n"
+    "  }\n"
+    "#undef FEW_K\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int j = 0; j < TILES; j++) UNROLL for (int i = 0; i < 4; i++) "
+    "{\n"
+    "    const int row = lane % 4 * 2 + i % 2, c = few_column<P>(lane / 4, j, i);\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) acc[q][g][j][i] += acc[q][g + "
+    "h][j][i];\n"
+    "    if (row >= P::m) continue;\n"
+    "    float *to = part + ((q * 8 * S + rank * 8 + warp) * P::m + row) * SHARE + c % SHARE;\n"
+    "    if (S > 1) put_block(to, acc[q][0][j][i], c / SHARE); else *to = acc[q][0][j][i];\n"
+    "  }\n"
+    "  if (S > 1) {\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "  } else __syncthreads();\n"
+    "  UNROLL for (int o = 0; o < OUT; o++) {\n"
+    "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
+    "    float y[2] = { 0.f, 0.f };\n"
+    "    if (at >= ALL || col >= m.n) continue;\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "      float sum[8 * S];\n"
+    "      UNROLL for (int p = 0; p < 8 * S; p++) sum[p] = part[(q * 8 * S + p % S * 8 + p / S) * ALL + at];\n"
+    "      y[q] = halves<8 * S>::sum(sum);\n"
+    "    }\n"
+    "    own[o].end(at / SHARE * m.n + col, y[0], y[1]);\n"
+    "  }\n"
+    "}\n"
+    "#endif\n";
+
+/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has
+   ended, 3 when it has read all. */
+enum { NEXT_STARTS = 2 };
+
+/* How few rows are multiplied: instructions side by side, blocks that share k, sums that a warp keeps apart. dot: the
+   columns of B are contiguous; wide: B, wide_x: the rows are read 16 bytes at a time. */
+typedef struct few_form {
+    int64_t tiles;
+    uint32_t splits, groups;
+    bool dot, wide, wide_x;
+} few_form;
+
+/* By the shape of a product of dense matrices alone. */
+static bool is_of_few_rows(const emit *e, const product *p, gn_dtype d) {
+    return (d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && !e->invariant && p->batches == 1 && p->m > 1 &&
+           p->m <= FEW_ROWS && p->n > 0 && p->n <= 1 << 27 && p->k > 0 && p->k <= 1 << 27;
+}
+
+/* Warps that sum k between them: the order of a sum is by this alone. */
+static uint32_t few_warps(int64_t k) { return k >= 512 ? 32 : k >= 256 ? 16 : 8; }
+
+/* all: columns of all products of the kernel; mats: how many of them meet in an ending. */
+static void few_choose(const emit *e, const product *p, int64_t all, int mats, int64_t oa, int64_t ob, few_form *f) {
+    uint32_t most = few_warps(p->k) / 8;
+    int64_t blocks = emit_processors(e);
+    bool across = p->bk == 1 && p->bn != 1;
+    f->wide_x = p->ak == 1 && p->am % 8 == 0 && p->k % 8 == 0 && oa % 16 == 0;
+    f->wide =
+        ob % 16 == 0 && (across ? p->bn % 8 == 0 && p->k % 8 == 0 : p->bn == 1 && p->bk % 8 == 0 && p->n % 8 == 0);
+    f->dot = across || !f->wide;
+    f->tiles = 2;
+    if ((f->dot || !emit_has_clusters(e)) && blocks_for(all / mats, 32) < blocks) f->tiles = 1;
+    int64_t grid = blocks_for(all / mats, 16 * f->tiles);
+    for (f->splits = 1; emit_has_clusters(e) && f->splits < most && grid * f->splits * 2 <= 2 * blocks;) f->splits *= 2;
+    f->groups = most / f->splits;
+}
+
+/* The sums of all warps, beside the rows' bytes in a block's shared memory. */
+static uint32_t few_shared(const few_form *f, const product *p, int mats, uint32_t row) {
+    return row + (uint32_t)(mats * 8 * f->tiles * 16 * p->m * 4);
+}
+
+static void put_few_type(emit *e, const product *p, const few_form *f, gn_dtype d, int mats, bool early, uint32_t row) {
+    put(&e->types,
+        "struct @_p { typedef %s T; enum { m = %lld, k = %lld, TILES = %lld, S = %u, G = %u, MATS = %d, DOT = %d, WIDE "
+        "= %d, WIDE_X = %d, WITHIN = %d, EARLY = %d, NEXT = %d, ROW_BYTES = %u };\n"
+        "  static const i64 AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll;\n};\n",
+        types[d].name, (long long)p->m, (long long)p->k, (long long)f->tiles, f->splits, f->groups, mats, f->dot,
+        f->wide, f->wide_x, row != 0, early, NEXT_STARTS, row, (long long)(row ? p->k : p->am),
+        (long long)(row ? 1 : p->ak), (long long)p->bk, (long long)p->bn);
+}
+
+/* One that is fused with nothing but its epilogue, of whatever strides. */
+static void emit_few(emit *e, const matmul *x) {
+    const product *p = &x->p;
+    char name[64];
+    few_form f;
+    few_choose(e, p, p->n, 1, base_offset(e, x->xa), base_offset(e, x->xb), &f);
+    emit_early(e);
+    emit_await(e);
+    put_epilogue(e, &x->t, x->d);
+    put_few_type(e, p, &f, x->d, 1, true, 0);
+    emit_pointer(e, types[x->d].name, true, "a", at_node(e, x->xa, 0));
+    emit_pointer(e, types[x->d].name, true, "b", at_node(e, x->xb, 0));
+    put(&e->body,
+        "  const few_end<@_e> end = { e, 0 };\n  const vector_of<@_p::T> m = { { b, 0 }, %lld, %lldll, "
+        "(int)blockIdx.x, (int)gridDim.x };\n  few_times<@_p>(a, vector_as_it_lies(), m, end);\n",
+        (long long)p->n, (long long)(f.dot ? p->bn : p->bk));
+    e->cluster = (uint8_t)f.splits;
+    snprintf(name, sizeof name, "few_%s_%s%s", f.dot ? "dot" : "times", gn_dtype_name(x->d),
+             e->tail ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)(blocks_for(p->n, 16 * f.tiles) * f.splits), 1, 256, few_shared(&f, p, 1, 0));
+}
+
 /* ---- products by cuBLASLt ---- */
 
 /* Descriptions of a product for cuBLASLt and what it proposes; of one plan. */
@@ -6184,6 +6426,12 @@ static void emit_moved(emit *e, uint32_t node) {
 static void emit_product(emit *e, uint32_t node) {
     matmul x = matmul_of(e, node);
     if (!x.p.m || !x.p.n || !x.p.batches) return;
+    if (is_of_few_rows(e, &x.shape, x.d)) {
+        if (x.moves) emit_moved(e, x.xa);
+        emit_few(e, &x);
+        e->moved = 0;
+        return;
+    }
     choice c = choice_of(e, &x);
     bool lost = false;
     if (c.kind == CHOICE_BLAS) {
@@ -10185,16 +10433,38 @@ static const char warpgroup_attention_text[] =
     "  const typename P::T tag = {};\n"
     "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
     "}\n"
-    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, "
-    "int h, int b, int begin, int steps) {\n"
+    "// The tile of a block's round: 128 queries of head y from `first` on, and the keys that they see. A block with "
+    "several tiles takes long and short ones by turns.\n"
+    "struct flash_tile { int first, y, begin, steps; i64 seen; };\n"
+    "template <class P> M bool flash_next(flash_tile &f, int round, i64 n) {\n"
+    "  enum { TILES = (P::TQ + 127) / 128 };\n"
+    "  const i64 i = (i64)round * gridDim.x + blockIdx.x;\n"
+    "  if (P::SEVERAL ? i >= TILES * P::HEADS : round > 0) return false;\n"
+    "  f.y = P::SEVERAL ? (int)(i / TILES) : (int)blockIdx.y;\n"
+    "  f.first = (TILES - 1 - (P::SEVERAL ? (int)((i + (i64)f.y * TILES / gridDim.x * P::TURN) % TILES) : "
+    "(int)blockIdx.x)) * 128;\n"
+    "  f.seen = n;\n"
+    "  if (P::CAUSAL) { f.seen = n - P::TQ + (f.first + 127 < P::TQ - 1 ? f.first + 127 : P::TQ - 1) + 1; "
+    "if (f.seen < 0) f.seen = 0; if (f.seen > n) f.seen = n; }\n"
+    "  const i64 past = n - P::TQ + f.first + 1 - seen_by<typename P::X>::WINDOW;\n"
+    "  f.begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0;\n"
+    "  f.steps = (int)((f.seen + 127) / 128) - f.begin;\n"
+    "  return true;\n"
+    "}\n"
+    "// done: steps of the tiles before\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, "
+    "const flash_tile &f, int round, u32 done) {\n"
     "  enum { TILE = P::DK * 256 };\n"
-    "  const int g = h / (int)(P::H / P::G);\n"
+    "  const int first = f.first, begin = f.begin, h = f.y % (int)P::H, b = f.y / (int)P::H, "
+    "g = h / (int)(P::H / P::G);\n"
+    "  bar_wait(bars + 72, (round & 1) ^ 1);\n"
     "  bar_expect(bars, TILE);\n"
     "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, "
     "P::QB ? b : 0, bars);\n"
-    "  for (int step = 0; step < steps; step++) {\n"
-    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, "
-    "ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "  for (int step = 0; step < f.steps; step++) {\n"
+    "    const u32 at = done + step, s = at & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + "
+    "16, ke = kf + 32, "
+    "ve = kf + 48, parity = (at >> 1 & 1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
     "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, (begin + step) * 128, P::KH ? "
@@ -10207,9 +10477,11 @@ static const char warpgroup_attention_text[] =
     "  }\n"
     "}\n"
     "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 "
-    "base, u32 bars, int first, i64 n, i64 seen, int begin, int steps) {\n"
+    "base, u32 bars, i64 n, const flash_tile &f, int round, u32 done, bool &begun) {\n"
     "  enum { TILE = P::DK * 256 };\n"
-    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
+    "  const i64 seen = f.seen;\n"
+    "  const int first = f.first, begin = f.begin, steps = f.steps, t = threadIdx.x, wg = t >> 7, l = t & 31, at = "
+    "first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
     "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = "
     "gn_f32(0xff800000u);\n"
     "  const typename P::T tag = {};\n"
@@ -10227,25 +10499,29 @@ static const char warpgroup_attention_text[] =
     "    one = by::SINKS && (t & 3) == 0 && sink != least ? 1.f : 0.f, sum[2] = { one, one };\n"
     "  u32 p[32];\n"
     "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
-    "  bar_wait(bars, 0);\n"
+    "  bar_wait(bars, round & 1);\n"
     "  if (steps > 0) {\n"
-    "    bar_wait(bars + 8, 0);\n"
-    "    flash_scores<P>(s, q, base + TILE);\n"
+    "    const u32 now = done & 1;\n"
+    "    bar_wait(bars + 8 + now * 8, done >> 1 & 1);\n"
+    "    flash_scores<P>(s, q, base + TILE + now * (2 * TILE));\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
+    "    if (l == 0) bar_arrive(bars + 40 + now * 8);\n"
+    "    if (l == 0 && steps == 1) bar_arrive(bars + 72);\n"
     "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole || 0 < clear, begin * 128, bound, x, at);\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
-    "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
+    "  else if (l == 0) bar_arrive(bars + 72);\n"
+    "  if (wg == 1 && steps > 1 && !begun) group_pass(2);                     // the first group begins\n"
+    "  begun = begun || steps > 1;\n"
     "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are "
     "computed while weights are made of the scores\n"
-    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
+    "    const u32 past = done + step, now = past & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, "
     "bound, o);\n"
-    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    bar_wait(bars + 8 + next * 8, past + 1 >> 1 & 1);\n"
     "    group_turn(2 + wg);                                                  // one group's products run while the "
     "other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
@@ -10253,33 +10529,35 @@ static const char warpgroup_attention_text[] =
     "    group_pass(3 - wg);\n"
     "    wgmma_wait<1>();\n"
     "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    if (l == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    if (l == 0 && step + 2 == steps) bar_arrive(bars + 72);\n"
     "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole || step + 1 < clear, (begin + step + 1) * 128, "
     "bound, x, at);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
+    "    if (l == 0) bar_arrive(bars + 56 + now * 8);\n"
     "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; "
     "i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (steps > 0) {\n"
     "    const int step = steps - 1;\n"
-    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
+    "    const u32 past = done + step, now = past & 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, "
     "bound, o);\n"
     "    flash_values<P>(o, p, sv);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
+    "    if (l == 0) bar_arrive(bars + 56 + now * 8);\n"
     "  }\n"
     "  UNROLL for (int e = 0; e < 2; e++) {\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
     "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
-    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    typename P::T *row = out + ((i64)f.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
     "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, "
     "o[d * 4 + e * 2 + 1] * other, tag);\n"
     "  }\n"
@@ -10287,41 +10565,51 @@ static const char warpgroup_attention_text[] =
     "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L "
     "*length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
-    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; "
-    "K, V empty\n"
+    "  __shared__ __align__(8) u64 barriers[10];                              // Q; K, V filled, each of two stages; "
+    "K, V empty; Q empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
-    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
     "  i64 n = P::S;\n"
     "  if (P::LENGTH) {\n"
     "    n = get(*length);\n"
     "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); "
     "return; }\n"
     "  }\n"
-    "  i64 seen = n;\n"
-    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; "
-    "if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
-    "  const i64 past = n - P::TQ + first + 1 - seen_by<typename P::X>::WINDOW;\n"
-    "  const int begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0, steps = (int)((seen + "
-    "127) / 128) - begin;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
+    "    for (int i = 0; i < 10; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 8);\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
+    "  flash_tile f;\n"
+    "  u32 done = 0;\n"
     "  if (threadIdx.x >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
-    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y "
-    "/ P::H), begin, steps);\n"
+    "    if (threadIdx.x == 256) for (int round = 0; flash_next<P>(f, round, n); round++, done += f.steps) "
+    "flash_feed<P>(q, k, v, base, bars, f, round, done);\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
-    "    x.begin(blockIdx.y);\n"
-    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, begin, steps);\n"
+    "    bool begun = false;\n"
+    "    for (int round = 0; flash_next<P>(f, round, n); round++, done += f.steps) {\n"
+    "      typename P::X y = x;\n"
+    "      y.begin(f.y);\n"
+    "      flash_compute<P>(y, out, panels + (base - start), base, bars, n, f, round, done, begun);\n"
+    "    }\n"
     "  }\n"
     "}\n";
+
+/* A block a processor takes the tiles by turns, so that the next one's operands arrive while this one is computed:
+   where there are some for each, and, if they are of different lengths, each block meets all lengths twice. A head's
+   tiles are turned by what makes a block's place among them go on by one each round. On an H200 128 tokens of 2048
+   heads of 64 take 55 us so and 89 us with a block a tile, 512 tokens of 512 heads 95 and 119. */
+static bool takes_several(const emit *e, const attention_form *f, int64_t tiles) {
+    int64_t heads = f->dims[0] * f->dims[1];
+    return heads * (f->causal ? 1 : tiles) >= 2 * emit_processors(e);
+}
 
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
     static const char *const names[3] = { "q", "k", "v" };
     const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    const int64_t tiles = blocks_for(f->dims[2], 128), heads = f->dims[0] * f->dims[1], processors = emit_processors(e);
+    const bool several = takes_several(e, f, tiles);
     int d = (int)f->q.dims[3];
     char name[96];
     text label = { 0 };
@@ -10329,8 +10617,11 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
     put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, "@_x");
-    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void "
-                   "value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    put(&e->types,
+        "struct @_q : @_p { enum { SEVERAL = %d, TURN = %d }; static const i64 HEADS = %lldll; static M void "
+        "score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { "
+        "@_value(o, a, b); } };\n",
+        several, several ? (int)((tiles + 1 - processors % tiles) % tiles) : 0, (long long)heads);
     for (int i = 0; i < 3; i++) {
         emit_map(e, names[i], f->q.dtype,
                  &(panels){ .moved = f->moved[i],
@@ -10356,7 +10647,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384,
+    emit_launch_shared(e, name, (uint64_t)(several ? processors : tiles), (uint64_t)(several ? 1 : heads), 384,
                        (uint32_t)(5 * 256 * d + 1024));
 }
 
@@ -10516,7 +10807,7 @@ static const char page_text[] =
     "strides QN QH QD, KP KH KS KD, VP VH VS VD, scale()\n"
     "template <class P> M void page_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, "
     "const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename "
-    "P::X x, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
+    "P::X x, typename P::T *out, typename P::C *parts, u32 *, u32 *err, u32 node) {\n"
     "  typedef typename P::C C;\n"
     "  enum { EACH = (P::E + 127) / 128 };\n"
     "  __shared__ __align__(16) C shared[4], sums[4];\n"
@@ -10596,11 +10887,33 @@ static const char page_text[] =
     "    if (c == 0) { to[0] = all; to[1] = den; }\n"
     "  }\n"
     "}\n"
+    "// The parts of R queries joined as by attention_join, by the last of their blocks; done: 0 before the kernel.\n"
+    "template <class P> M void page_joined(const float *parts, i64 at, int th, typename P::T *out, u32 *done) {\n"
+    "  __shared__ u32 before;\n"
+    "  __threadfence();\n"
+    "  __syncthreads();\n"
+    "  if (th == 0) before = atomicAdd(done + blockIdx.x, 1u);\n"
+    "  __syncthreads();\n"
+    "  if (before + 1 < P::PARTS) return;\n"
+    "  __threadfence();\n"
+    "  if (th == 0) done[blockIdx.x] = 0;\n"
+    "  for (int i = th; i < P::R * P::E; i += 128) {\n"
+    "    const int c = i % P::E;\n"
+    "    const volatile float *p = parts + (at + i / P::E) * P::PARTS * (P::E + 2);  // past the L1\n"
+    "    float top = gn_f32(0xff800000u), sum = 0.f, o = 0.f, tops[P::PARTS], sums[P::PARTS], own[P::PARTS];\n"
+    "    UNROLL for (int k = 0; k < P::PARTS; k++) { tops[k] = p[k * (P::E + 2)]; sums[k] = p[k * (P::E + 2) + 1]; "
+    "own[k] = p[k * (P::E + 2) + 2 + c]; }\n"
+    "    UNROLL for (int k = 0; k < P::PARTS; k++) top = max_nan(top, tops[k]);\n"
+    "    UNROLL for (int k = 0; k < P::PARTS; k++) if (sums[k] != 0.f) { sum += sums[k] * gn_exp(tops[k] - top); o = "
+    "gn_fma(own[k], gn_exp(tops[k] - top), o); }\n"
+    "    put(out[(at + i / P::E) * P::E + c], sum != 0.f ? o / sum : 0.f);\n"
+    "  }\n"
+    "}\n"
     "// The same for R heads that share keys, of D = E elements, 16 bytes to a lane: a warp has 32 / LANES keys at a "
     "time, V elements each. C is float.\n"
     "template <class P> M void page_attention_wide(const typename P::T *q, const typename P::T *k, const typename P::T "
     "*v, const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename "
-    "P::X x, typename P::T *out, float *parts, u32 *err, u32 node) {\n"
+    "P::X x, typename P::T *out, float *parts, u32 *done, u32 *err, u32 node) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = 16 / (int)sizeof(T), R = P::R, LANES = P::E / V, KEYS = 32 / LANES, STEP = 4 * KEYS, U = R > 4 ? 2 : "
     "4 };\n"
@@ -10661,6 +10974,7 @@ static const char page_text[] =
     "  }\n"
     "  __syncthreads();\n"
     "  page_warps<P>(part, at, th, out, parts);\n"
+    "  if (P::JOINS) page_joined<P>(parts, at, th, out, done);\n"
     "}\n"
     "// The same of keys and values of 8 bits, 16 to a lane, for R heads that share them: what a key's sum and a "
     "value's weight are multiplied by are the scales of its token. Elements beyond D and E are 0.\n"
@@ -10682,7 +10996,7 @@ static const char page_text[] =
     "}\n"
     "template <class P> M void page_attention_bytes(const typename P::T *q, const u8 *k, const u8 *v, const typename "
     "P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename P::KST *ks, const "
-    "typename P::VST *vs, const typename P::X x, typename P::T *out, float *parts, u32 *err, u32 node) {\n"
+    "typename P::VST *vs, const typename P::X x, typename P::T *out, float *parts, u32 *done, u32 *err, u32 node) {\n"
     "  enum { V = 16, R = P::R, LANES = P::LANES, KEYS = 32 / LANES, STEP = 4 * KEYS, U = 2 };\n"
     "  __shared__ float part[4][R][P::E + 2];\n"
     "  const float least = gn_f32(0xff800000u);\n"
@@ -10746,6 +11060,7 @@ static const char page_text[] =
     "  }\n"
     "  __syncthreads();\n"
     "  page_warps<P>(part, at, th, out, parts);\n"
+    "  if (P::JOINS) page_joined<P>(parts, at, th, out, done);\n"
     "}\n";
 
 /* The slots of two appends are the same numbers, checked alike. */
@@ -10866,6 +11181,8 @@ static void emit_page_appends(emit *e, const uint32_t *nodes, uint32_t n) {
     }
     for (uint32_t i = 0; i < n; i++) emit_page_slots(e, nodes[i]);
     if (!gn_view_count(from)) return;
+    emit_early(e);
+    emit_await(e);
     emit_errors(e);
     put(&e->body, "  if (*err) return;\n");
     for (uint32_t i = 0; i < n; i++) {
@@ -10885,7 +11202,7 @@ static void emit_page_appends(emit *e, const uint32_t *nodes, uint32_t n) {
 static void emit_page_append(emit *e, uint32_t node) { emit_page_appends(e, &node, 1); }
 
 /* How attention over pages is computed: f64 and odd heads a head to a block; else `heads` that share keys. */
-enum { PAGE_SPAN = 512, PAGE_HEADS = 8, PAGE_BYTES_HEADS = 4, PAGE_BYTES = 512 };
+enum { PAGE_SPAN = 512, PAGE_HEADS = 8, PAGE_BYTES_HEADS = 4, PAGE_BYTES = 512, PAGE_JOINED = 16 };
 
 typedef struct page_form {
     gn_view q, k, v, of, at, table;
@@ -10935,6 +11252,23 @@ static page_form page_choose(const emit *e, uint32_t node) {
     if (f.window && f.window < keys) keys = f.window;
     if ((e->invariant || blocks < 2 * emit_processors(e)) && keys > PAGE_SPAN) f.parts = blocks_for(keys, PAGE_SPAN);
     return f;
+}
+
+/* The last block of a few queries joins their parts, where these are few: no kernel does. */
+static bool page_joins(const emit *e, const page_form *f) {
+    int64_t blocks = f->heads ? f->q.dims[0] * f->q.dims[1] / f->heads : 0;
+    return f->parts > 1 && f->parts <= PAGE_JOINED && blocks && blocks <= 2 * emit_processors(e);
+}
+
+/* A counter of each block of queries, which it leaves at 0: all such kernels of a plan have the same ones. */
+static void emit_page_counters(emit *e, const page_form *f) {
+    uint32_t blocks = (uint32_t)(f->q.dims[0] * f->q.dims[1] / f->heads);
+    if (e->n_counters < blocks) {
+        e->counters = e->n_flags;
+        e->n_counters = blocks;
+        e->n_flags += blocks;
+    }
+    emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->counters) * 4 });
 }
 
 /* The type @_x of what is done to scores, and `x` of it in the body. */
@@ -10995,10 +11329,10 @@ static void put_page_type(emit *e, const page_form *f) {
     put(&e->types,
         "struct @_p { typedef %s T; typedef %s C; typedef %s SI; typedef %s PI; typedef %s TI; typedef @_x X; enum { R "
         "= "
-        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0 };\n",
+        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0, JOINS = %d };\n",
         types[q->dtype].name, types[q->dtype].compute, types[f->of.dtype].name, types[f->at.dtype].name,
         types[f->table.dtype].name, (long long)(f->heads ? f->heads : 1), (long long)q->dims[2], (long long)v->dims[3],
-        (long long)f->parts);
+        (long long)f->parts, page_joins(e, f));
     put(&e->types,
         "  static const i64 H = %lldll, G = %lldll, B = %lldll, MANY = %lldll, S = %lldll, PAGES = %lldll, WINDOW = "
         "%lldll, SPAN = %dll, SS = %lldll, PS = %lldll, TB = %lldll, TM = %lldll,\n",
@@ -11024,6 +11358,7 @@ static void emit_page_join(emit *e, uint32_t node, const page_form *f) {
     size_t bytes = gn_size_mul(gn_size_mul((size_t)queries, (size_t)f->parts), (size_t)(f->v.dims[3] + 2));
     bytes = gn_size_mul(bytes, f->q.dtype == GN_F64 ? 8 : 4);
     if (bytes > e->scratch) e->scratch = bytes;
+    if (page_joins(e, f)) return;
     put(&e->types, "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, PARTS = %lld, WRITTEN = 0 }; };\n", type,
         compute, (long long)f->v.dims[3], (long long)f->parts);
     emit_pointer(e, compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
@@ -11046,19 +11381,22 @@ static void emit_page_attention(emit *e, uint32_t node) {
         e->failed = true;
         return;
     }
+    emit_early(e);
+    emit_await(e);
     put_page_scores(e, node, &f);
     put_page_type(e, &f);
     for (uint32_t i = 0; i < (f.format ? 8 : 6); i++)
         emit_node(e, input(e, node, i), f.format && (i == 1 || i == 2) ? "u8" : types[views[i]->dtype].name, true,
                   names[i]);
     if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (page_joins(e, &f)) emit_page_counters(e, &f);
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
-    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, err, node);\n",
+    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, %s, err, node);\n",
         f.format  ? "_bytes"
         : f.heads ? "_wide"
                   : "",
-        f.format ? "ks, vs, " : "", f.parts > 1 ? "parts" : "0");
+        f.format ? "ks, vs, " : "", f.parts > 1 ? "parts" : "0", page_joins(e, &f) ? "done" : "0");
     snprintf(label, sizeof label, "page_attention_%s%s%s%s%s%s", gn_dtype_name(f.q.dtype),
              f.format == GN_QUANT_FP8_E4M3 ? "_fp8"
              : f.format                    ? "_int8"
@@ -11165,10 +11503,13 @@ static const char one_text[] =
     "// into the same place of the shared memory of the cluster's first block\n"
     "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; "
     "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
+    "D void put_block(float *p, float v, int rank) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, %2; "
+    "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v), \"r\"(rank) : \"memory\"); }\n"
     "#else\n"
     "D void cluster_arrive() {}\n"
     "D void cluster_wait() {}\n"
     "D void put_first(float *p, float v) { *p = v; }\n"
+    "D void put_block(float *p, float v, int) { *p = v; }\n"
     "#endif\n"
     "// 16 bytes that nothing writes while this runs. The loads stay above the wait that they stand above: of .nc they "
     "would not.\n"
@@ -11288,10 +11629,12 @@ static const char one_text[] =
     "  }\n"
     "};\n"
     "// Joins the sums of a block's threads, or of a cluster's: as halves of all lanes.\n"
+    "// turn: how many the block has joined before; what one turn reads of the others' sums the next does not write\n"
     "template <class P, int G, class E> M void vector_times_end(float (*acc_)[G][P::V], bool mine, int tx, int rank, "
-    "int first, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "int first, E &e, best_of<float, false> &best, int turn) {\n"
     "  enum { V = P::V, TX = P::TX, MATS = P::MATS };\n"
-    "  __shared__ float part[MATS][P::S * 8][32];\n"
+    "  __shared__ float parts_[P::AHEAD ? 2 : 1][MATS][P::S * 8][32];\n"
+    "  float (*part)[P::S * 8][32] = parts_[P::AHEAD ? turn & 1 : 0];\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;\n"
     "  UNROLL for (int q = 0; q < MATS; q++) {\n"
     "    float *acc = acc_[q][0];\n"
@@ -11318,12 +11661,8 @@ static const char one_text[] =
     "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p] = part[q][p % P::S * 8 + p / P::S][lane];\n"
     "    y[q] = halves<P::S * 8>::sum(sum);\n"
     "  }\n"
-    "  if (P::BEST) {\n"
-    "    best_of<float, false> best;\n"
-    "    best.init();\n"
-    "    if (mine) best.take(e.value(y[0]), first + lane);\n"
-    "    vector_best<P>(best, parts, done, out);\n"
-    "  } else if (mine) e.end(first + lane, y[0], y[1]);\n"
+    "  if (!mine) return;\n"
+    "  if (P::BEST) best.take(e.value(y[0]), first + lane); else e.end(first + lane, y[0], y[1]);\n"
     "}\n"
     "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster "
     "that share k between them.\n"
@@ -11383,7 +11722,10 @@ static const char one_text[] =
     "    }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
-    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, parts, done, out);\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
+    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, best, 0);\n"
+    "  if (P::BEST && !rank) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp.\n"
     "// P: of quant, and k, V, S (1), R, EARLY, NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST, NEXT\n"
@@ -11582,6 +11924,7 @@ static const char one_text[] =
     "  } else for (int i = threadIdx.x * V; i < P::k; i += 256 * V) *(uint4 *)(to + i) = cached(a + i);\n"
     "  __syncthreads();\n"
     "}\n"
+    "// Tiles of columns follow one another in a block, and their weights in its ring.\n"
     "template <class P, class N, class E> M void vector_times_ring(const typename P::T *a, const N &norm, const "
     "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
     "*parts, u32 *done, i64 *out) {\n"
@@ -11591,48 +11934,55 @@ static const char one_text[] =
     "  DYNAMIC_SHARED(memory);\n"
     "  T *row = (T *)memory;\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = m.block % P::S, "
-    "place = (lane / TX * 8 + warp) * P::S + rank, first_k = lane_k<P::LANES, V>(place);\n"
-    "  const int first = m.block / P::S * COLUMNS, col = first + tx * V;\n"
-    "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < m.n;\n"
+    "place = (lane / TX * 8 + warp) * P::S + rank, first_k = lane_k<P::LANES, V>(place), step = m.blocks / P::S * "
+    "COLUMNS;\n"
     "  typedef vector_turn<P, G, ROWS> turn;\n"
     "  vector_own<P, turn, G, G, G != 1 && turn::REGULAR> x;\n"
     "  const T tag = T();\n"
     "  const u32 ring = shared_address(memory) + P::ROW_BYTES + threadIdx.x * 16;\n"
     "  const uint4 *read = (const uint4 *)(memory + P::ROW_BYTES) + threadIdx.x;\n"
-    "  float acc_[MATS][G][V];\n"
+    "  int first = m.block / P::S * COLUMNS, next = first + tx * V, next_t = 0, to = 0;\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (P::S > 1) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "#define RING_LOAD(t, g)\\\n"
+    "#define RING_LOAD(g)\\\n"
     "  do {\\\n"
-    "    const int t_ = (t), k_ = turn::at(t_, g, place, first_k);\\\n"
-    "    const bool in_ = P::FULL || (k_ < P::k && col < m.n);\\\n"
-    "    if (t_ < TURNS) UNROLL for (int q = 0; q < MATS; q++) copy16(ring + ((t_ * G + (g)) % (AHEAD + 1) * MATS + "
-    "q) * 4096, in_ ? m.b[q] + (i64)k_ * m.stride + col : m.b[q], in_ ? 16 : 0);\\\n"
+    "    const int k_ = turn::at(next_t, g, place, first_k);\\\n"
+    "    const bool in_ = P::FULL || k_ < P::k;\\\n"
+    "    if (next < m.n) UNROLL for (int q = 0; q < MATS; q++) copy16(ring + (to * MATS + q) * 4096, in_ ? m.b[q] + "
+    "(i64)k_ * m.stride + next : m.b[q], in_ ? 16 : 0);\\\n"
     "    copy_commit();\\\n"
+    "    to = to + 1 & AHEAD;\\\n"
+    "    if ((g) == G - 1 && ++next_t == TURNS) { next_t = 0; next += step; }\\\n"
     "  } while (0)\n"
-    "  UNROLL for (int i = 0; i < AHEAD; i++) RING_LOAD(i / G, i % G);\n"
-    "  if (mine) e.early(first + lane);\n"
+    "  UNROLL for (int i = 0; i < AHEAD; i++) RING_LOAD(i % G);\n"
     "  if (P::S > 1) cluster_wait();                                       // the cluster's first block has begun\n"
     "  vector_row<P>(a, norm, gain, shift, row);\n"
-    "  if (mine) e.load(first + lane);\n"
-    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) "
+    "  for (int tile = 0; first < m.n; first += step, tile++) {\n"
+    "    const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < m.n;\n"
+    "    float acc_[MATS][G][V];\n"
+    "    if (mine) { e.early(first + lane); e.load(first + lane); }\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) "
     "acc_[q][g][v] = 0.f;\n"
-    "  for (int t = 0; t < TURNS; t++) {\n"
-    "    x.load(row, t * G, place, first_k);\n"
-    "    UNROLL for (int g = 0; g < G; g++) {\n"
-    "      copy_wait<AHEAD - 1>();\n"
-    "      RING_LOAD(t + (g + AHEAD) / G, (g + AHEAD) % G);                // where the thread read one step ago\n"
-    "      const float y = x.at(g, place);\n"
-    "      UNROLL for (int q = 0; q < MATS; q++) {\n"
-    "        const uint4 w = read[((t * G + g & AHEAD) * MATS + q) * 256];\n"
-    "        UNROLL for (int v = 0; v < V; v++) acc_[q][g][v] = gn_fma(y, part_of(w, v, tag), acc_[q][g][v]);\n"
+    "    for (int t = 0; t < TURNS; t++) {\n"
+    "      x.load(row, t * G, place, first_k);\n"
+    "      UNROLL for (int g = 0; g < G; g++) {\n"
+    "        copy_wait<AHEAD - 1>();\n"
+    "        RING_LOAD((g + AHEAD) % G);                                   // where the thread read one step ago\n"
+    "        const float y = x.at(g, place);\n"
+    "        UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "          const uint4 w = read[(to * MATS + q) * 256];\n"
+    "          UNROLL for (int v = 0; v < V; v++) acc_[q][g][v] = gn_fma(y, part_of(w, v, tag), acc_[q][g][v]);\n"
+    "        }\n"
     "      }\n"
     "    }\n"
+    "    vector_times_end<P, G>(acc_, mine, tx, rank, first, e, best, tile);\n"
     "  }\n"
     "#undef RING_LOAD\n"
     "  if (P::NEXT == 3) let_next_start();\n"
-    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, parts, done, out);\n"
+    "  if (P::BEST && !rank) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "// The same with B's columns contiguous: R of them at a time to each warp, of each matrix, as one line of "
     "chunks.\n"
@@ -11701,14 +12051,15 @@ static const char one_text[] =
     "attention_join. The row that this\n"
     "// step appends comes from rows_k and rows_v, whoever reads it; "
     "one block writes it into the cache, what stood there into saved_k and saved_v.\n"
-    "// P: T, L (position), N (length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB "
+    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB "
+    "QH, KB "
     "KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale(); MADE_Q, MADE_K: the query, "
     "the "
     "appended row of keys is what `tq`, `tk` make of it, its first row Q0, K0\n"
     "struct one_as_it_lies { template <class T> M void run(T *, T *, i64) const {} };\n"
     "template <class P, class FQ, class FK> M void attention_one(const FQ &tq, const FK &tk, const typename P::T *q, "
     "typename P::T *k, typename P::T *v, const "
-    "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
+    "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N &length,\n"
     "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, "
     "typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
     "  typedef typename P::T T;\n"
@@ -11727,7 +12078,7 @@ static const char one_text[] =
     "  if (P::CLUSTER) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  i64 said = P::S, at_said = -1;\n"
-    "  if (P::LENGTH) said = get(*length);\n"
+    "  if (P::LENGTH) said = length.value();\n"
     "  const bool bad = said < P::CAUSAL || said > P::S;\n"
     "  if (P::APPEND) at_said = get(*pos);\n"
     "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
@@ -11851,10 +12202,6 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
     return gn_view_count(v) == n && gn_view_is_dense(v) && v->offset % align == 0;
 }
 
-/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has
-   ended, 3 when it has read all. */
-enum { NEXT_STARTS = 2 };
-
 /* How one row is multiplied. dot: the columns of B are contiguous. */
 /* side: threads side by side, of 16 bytes each; loads: 16 bytes that a thread has on their way, of a column where dot
    is; ahead: those in shared memory instead, 0: in registers; row: bytes of the row beside them */
@@ -11864,6 +12211,7 @@ typedef struct vector_form {
     uint32_t splits, columns, side, grid, lanes, loads, ahead, row, next;
     bool dot, quantised;
     quant_form q;
+    few_form few; /* of p.m rows, where that is more than one */
 } vector_form;
 
 /* A quantised weight whose groups are read 16 bytes at a time. */
@@ -11887,6 +12235,20 @@ static bool vector_quantised(const emit *e, uint32_t node, vector_form *form) {
     return true;
 }
 
+/* Of two to eight rows: dense ones, by a matrix that is read 16 bytes at a time. */
+static bool vector_few(const emit *e, uint32_t node, vector_form *form) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1), bias = bias_of(e, node);
+    const matmul x = matmul_of(e, node);
+    if (x.moves || !is_of_few_rows(e, &x.shape, x.d) || !is_dense_row(e, xa, x.p.m * x.p.k, 16) ||
+        (bias != GN_NO_NODE && x.p.n > 1 && view_of(e, bias)->strides[0] != 1))
+        return false;
+    form->p = x.p;
+    few_choose(e, &form->p, form->p.n, 1, base_offset(e, xa), base_offset(e, xb), &form->few);
+    form->dot = form->few.dot;
+    form->stride = form->dot ? form->p.bn : form->p.bk;
+    return form->few.wide && form->few.wide_x;
+}
+
 /* all: columns of all products of the kernel, 0: of this one. They say how many blocks share k; the lanes that sum it,
    and so the bits, are those of the product alone. */
 static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form *form) {
@@ -11901,6 +12263,7 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     form->vector = 16 / bytes;
     form->dot = form->p.bk == 1 && form->p.bn != 1;
     form->stride = form->dot ? form->p.bn : form->p.bk;
+    if (form->p.m > 1) return vector_few(e, node, form);
     if (form->p.m != 1 || form->p.batches != 1 || form->p.n < 1 || form->p.n > 1 << 28 || form->p.k < form->vector ||
         form->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16))
         return false;
@@ -12079,6 +12442,11 @@ static void put_endings(emit *e, const vector_group *g, text *values) {
     put(t, "  M float value(float y) const { return p0.value(y); }\n};\n");
 }
 
+/* Of rows that each block computes for itself. */
+static uint32_t few_bytes(const product *p, int bytes) {
+    return ((uint32_t)(p->m * p->k) * (uint32_t)bytes + 127) & ~127u;
+}
+
 static uint32_t vector_product(const emit *e, const vector_group *g, uint32_t part, int which) {
     return e->layout->steps[g->parts[part].product[which] - 1].node;
 }
@@ -12088,6 +12456,11 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
     uint32_t node = vector_product(e, g, 0, 0);
     if (g->norm) memcpy(attrs, attrs_of(e, e->layout->steps[g->norm - 1].node), sizeof attrs);
     const bool gain = (attrs[1] & 1) != 0, shift = (attrs[1] & 2) != 0, best = g->parts[0].best != 0;
+    if (form->p.m > 1) {
+        put_few_type(e, &form->p, &form->few, view_of(e, input(e, node, 0))->dtype, g->parts[0].product[1] ? 2 : 1,
+                     early, form->row);
+        return;
+    }
     if (form->quantised) {
         text more = { 0 };
         put(&more,
@@ -12127,11 +12500,23 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     for (uint32_t i = 0; i < g->n; i++)
         for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
             if (!vector_choose(e, vector_product(e, g, i, q), 0, &own) || own.dot != first.dot ||
-                (own.quantised && !alone) || own.lanes != first.lanes || (q && own.stride != stride))
+                own.p.m != first.p.m || (own.quantised && !alone) || own.lanes != first.lanes ||
+                (q && own.stride != stride))
                 return false;
             stride = own.stride;
             n += own.p.n;
         }
+    if (first.p.m > 1) {
+        *form = first;
+        few_choose(e, &first.p, n, g->parts[0].product[1] ? 2 : 1, 0, 0, &form->few);
+        form->splits = form->few.splits;
+        for (uint32_t i = 0; i < g->n; i++) {
+            int64_t columns =
+                view_of(e, vector_product(e, g, i, 0))->dims[view_of(e, vector_product(e, g, i, 0))->rank - 1];
+            blocks[i] = (uint32_t)(blocks_for(columns, 16 * form->few.tiles) * form->few.splits);
+        }
+        return true;
+    }
     for (uint32_t i = 0; i < g->n; i++) {
         vector_choose(e, vector_product(e, g, i, 0), n, &own);
         if (g->parts[i].product[1] && own.columns > 2) own.columns = 2;
@@ -12183,9 +12568,11 @@ static void vector_label(const emit *e, const vector_group *g, const vector_form
              g->n > 1        ? "vectors_"
              : p->product[1] ? "vector_pair_"
                              : "vector_",
-             form->quantised ? "quant"
-             : form->dot     ? "dot"
-                             : "times",
+             form->quantised              ? "quant"
+             : form->p.m > 1 && form->dot ? "few_dot"
+             : form->p.m > 1              ? "few_times"
+             : form->dot                  ? "dot"
+                                          : "times",
              form->quantised ? quant_label(&form->q) : "",
              types[view_of(e, input(e, vector_product(e, g, 0, 0), 0))->dtype].name,
              ends      ? "_loop"
@@ -12217,16 +12604,17 @@ static const struct {
 } vector_rings[] = { { 0, 1, 0, 0 }, { 32, 1, 2, 2 }, { 64, 1, 1, 2 }, { 64, 2, 4, 1 }, { 32, 4, 1, 4 } };
 enum { VECTOR_RINGS = sizeof vector_rings / sizeof *vector_rings, VECTOR_SHARED = 96 << 10 };
 
-/* The blocks of each part where a warp has `columns` at a time: all have as many turns. */
-static void vectors_spread(const emit *e, const vector_group *g, uint32_t columns, uint32_t each, uint32_t *blocks) {
-    int64_t most = (int64_t)each * emit_processors(e), all = 0;
+/* The blocks of each part where `splits` of them have `columns` at a time: all have as many turns. */
+static void vectors_spread(const emit *e, const vector_group *g, int64_t columns, uint32_t splits, uint32_t each,
+                           uint32_t *blocks) {
+    int64_t most = (int64_t)each * emit_processors(e) / splits, all = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         const gn_view *out = view_of(e, vector_product(e, g, i, 0));
-        blocks[i] = (uint32_t)blocks_for(out->dims[out->rank - 1], 8 * (int64_t)columns);
+        blocks[i] = (uint32_t)blocks_for(out->dims[out->rank - 1], columns);
         all += blocks[i];
     }
-    int64_t turns = blocks_for(all, most);
-    for (uint32_t i = 0; i < g->n; i++) blocks[i] = (uint32_t)blocks_for(blocks[i], turns);
+    int64_t turns = blocks_for(all, most ? most : 1);
+    for (uint32_t i = 0; i < g->n; i++) blocks[i] = (uint32_t)blocks_for(blocks[i], turns) * splits;
 }
 
 /* The index-th form with a ring in shared memory, from the one that is chosen without measuring. */
@@ -12236,14 +12624,14 @@ static bool vectors_ring(const emit *e, const vector_group *g, uint32_t index, v
     form->row = ((uint32_t)form->p.k * bytes + 127) & ~127u;
     if (form->dot) {
         form->columns = vector_rings[index].columns / mats ? vector_rings[index].columns / mats : 1;
-        vectors_spread(e, g, form->columns, vector_rings[index].blocks, blocks);
+        vectors_spread(e, g, 8 * (int64_t)form->columns, 1, vector_rings[index].blocks, blocks);
         step = form->columns * mats * 4096;
         if (form->lanes != 32 * (uint32_t)form->vector) return false;
     } else {
         uint32_t more = emit_has_clusters(e) ? vector_rings[index].splits : 1;
         while (more > 1 && (form->splits * more > 8 || form->lanes * form->side < 256 * form->splits * more)) more /= 2;
         form->splits *= more;
-        for (uint32_t i = 0; i < g->n; i++) blocks[i] *= more;
+        vectors_spread(e, g, form->side * form->vector, form->splits, vector_rings[index].blocks, blocks);
         step = mats * 4096;
     }
     while (fit * 2 * step <= vector_rings[index].ring << 10) fit *= 2;
@@ -12252,9 +12640,9 @@ static bool vectors_ring(const emit *e, const vector_group *g, uint32_t index, v
     return form->row + fit * step <= VECTOR_SHARED;
 }
 
-static uint64_t vector_mark(const vector_form *f) {
+static uint64_t vector_mark(const vector_form *f, const uint32_t *blocks, uint32_t n) {
     int64_t words[6] = { f->ahead, f->splits, f->columns, f->next, f->grid, f->row };
-    return hash_bytes(10, words, sizeof words);
+    return hash_bytes(hash_bytes(12, words, sizeof words), blocks, n * sizeof *blocks);
 }
 
 /* By what the choice among forms is kept. */
@@ -12286,8 +12674,8 @@ enum { VECTOR_WORTH = 2048 };
 static bool vectors_are_measured(const emit *e, const vector_group *g) {
     uint32_t node = vector_product(e, g, 0, 0);
     const product_key key = vectors_key(e, g);
-    return env_is("GENIE_CUDA_RING", "1") && !all_by_blas() && !node_is(e, node, GN_OP_LINEAR_QUANTIZED) &&
-           emit_has_async_copies(e) &&
+    return env_is("GENIE_CUDA_RING", "1") && gn_view_count(view_of(e, input(e, node, 0))) == key.k && !all_by_blas() &&
+           !node_is(e, node, GN_OP_LINEAR_QUANTIZED) && emit_has_async_copies(e) &&
            emit_measures(e, view_of(e, input(e, node, 0))->dtype, 2. * (double)key.n * (double)key.k * VECTOR_WORTH);
 }
 
@@ -12298,6 +12686,7 @@ static void vectors_form(emit *e, const vector_group *g, vector_form *form, uint
     const vector_form model = *form;
     uint32_t own[VECTOR_PARTS];
     memcpy(own, blocks, sizeof own);
+    if (model.p.m > 1) return;
     if (e->given) c = *e->given;
     else if (asked_rank()) c = (choice){ CHOICE_OWN, (uint32_t)asked_rank(), 0 };
     else if (vectors_are_measured(e, g)) {
@@ -12305,12 +12694,13 @@ static void vectors_form(emit *e, const vector_group *g, vector_form *form, uint
         emit_choice(e, &key, &c);
     }
     bool ring = c.kind == CHOICE_OWN && c.index && vectors_ring(e, g, c.index, form, blocks);
-    bool lost = c.kind == CHOICE_OWN && !e->given && !asked_rank() && (!ring || vector_mark(form) != c.mark);
+    bool lost =
+        c.kind == CHOICE_OWN && !e->given && !asked_rank() && (!ring || vector_mark(form, blocks, g->n) != c.mark);
     if (!ring || lost) {
         *form = model;
         memcpy(blocks, own, sizeof own);
     }
-    e->mark = vector_mark(form);
+    e->mark = vector_mark(form, blocks, g->n);
     e->n_other += ring && !lost;
     e->n_lost += lost;
 }
@@ -12325,12 +12715,13 @@ static void emit_vector(emit *e, const vector_group *g) {
     vector_form form;
     char name[64];
     vectors_form(e, g, &form, blocks);
+    if (form.p.m > 1 && g->rows) form.row = few_bytes(&form.p, types[view_of(e, input(e, node, 0))->dtype].bytes);
     for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
     put_vector_type(e, g, &form, vectors_early(e, g));
     e->rereads = e->early = true;
     e->cluster = (uint8_t)form.splits;
     put_endings(e, g, &endings);
-    if (g->rows) put_rows_within(e, &e->groups[g->rows - 1], g->given, "n", &within);
+    if (g->rows) put_rows_within(e, &e->groups[g->rows - 1], g->given, form.p.m, "n", &within);
     else emit_node(e, input(e, norm, 0), type, true, "a");
     put(&e->body, "  @_e e = %s;\n", endings.s ? endings.s : "{}");
     if (g->rows) put(&e->body, "  const @_n norm = { %.*s };\n", (int)within.n - 2, within.s ? within.s : "  ");
@@ -12344,13 +12735,15 @@ static void emit_vector(emit *e, const vector_group *g) {
         emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
         emit_node(e, e->layout->steps[part->best - 1].node, "i64", false, "best");
     }
-    put(&e->body, "  vector_%s%s<@_p>(%s, %s, %s, %s, e, %s);\n",
-        form.quantised ? "quant"
-        : form.dot     ? "dot"
-                       : "times",
-        form.ahead ? "_ring" : "", g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m",
-        flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
-        part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+    if (form.p.m > 1) put(&e->body, "  few_times<@_p>(%s, norm, m, e);\n", g->rows ? "0" : "a");
+    else
+        put(&e->body, "  vector_%s%s<@_p>(%s, %s, %s, %s, e, %s);\n",
+            form.quantised ? "quant"
+            : form.dot     ? "dot"
+                           : "times",
+            form.ahead ? "_ring" : "", g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m",
+            flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
+            part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
@@ -12360,6 +12753,7 @@ static void emit_vector(emit *e, const vector_group *g) {
     uint32_t step = (form.dot ? form.columns : 1) * (part->product[1] ? 2 : 1) * 4096,
              ring = form.ahead ? form.row + (form.ahead + 1) * step : 0;
     if (form.ahead) e->bounds = "__launch_bounds__(256, 2)";
+    if (form.p.m > 1) ring = few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row);
     emit_launch_shared(e, name, grid, 1, 256, ring);
 }
 
@@ -12396,7 +12790,7 @@ static void put_made(emit *e, const fusion *u, int which, const char *prefix, in
     put(values, "{ ");
     if (u->made[which]) {
         put(values, "{ ");
-        put_rows_within(e, &e->groups[u->made[which] - 1], u->given[which], own, values);
+        put_rows_within(e, &e->groups[u->made[which] - 1], u->given[which], 1, own, values);
         put(values, "}, ");
     }
     put(t, "struct @_%s {\n", prefix);
@@ -12455,10 +12849,9 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
     const attention_form *a = &f->a;
     text *t = &e->types;
     put(t,
-        "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = "
+        "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef @_n N; typedef @_x X; static const i64 H = "
         "%lldll, G = %lldll, S = %lldll;\n",
-        types[a->q.dtype].name, types[pos].name, types[a->length_type].name, (long long)a->dims[1],
-        (long long)a->k.dims[1], (long long)a->dims[3]);
+        types[a->q.dtype].name, types[pos].name, (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
     put(t,
         "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, "
         "EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d, MADE_Q = %d, MADE_K = %d };\n",
@@ -12482,6 +12875,56 @@ static bool is_first_append(const emit *e, uint32_t node) {
     return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE;
 }
 
+/* One input of the loop that makes the length: a member, and its only element. */
+static void length_load(emit *e, loop *l, uint32_t i, text *values, text *members) {
+    const gn_load *load = load_of(e, l, i);
+    const char *type = types[load->dtype].name, *compute = types[load->dtype].compute;
+    char name[16];
+    snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
+    if (load->constant) {
+        put(values, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type,
+            (unsigned long long)f64_word(load->value));
+        return;
+    }
+    snprintf(name, sizeof name, "n%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
+    put(&e->types, " const %s *n%u;", type, i);
+    put(members, "%sn%u", members->n ? ", " : "", i);
+    put(values, "    const %s x%u = get(*n%u);\n", compute, i, i);
+}
+
+/* The type @_n of how many keys there are, and `used` of it in the body: a number in memory, or what a loop makes of
+   numbers that are there before the plan runs, which is known before the kernels before this one have ended. */
+static void put_length(emit *e, const fusion *u, const attention_form *a) {
+    const char *type = types[a->length_type].name;
+    if (!u->length) {
+        put(&e->types, "struct @_n { const %s *at; M i64 value() const { return get(*at); } };\n", type);
+        if (a->length) emit_node(e, a->length_node, type, true, "length");
+        put(&e->body, "  const @_n used = { %s };\n", a->length ? "length" : "0");
+        return;
+    }
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    text values = { 0 }, members = { 0 }, body = e->body;
+    if (!l) {
+        e->failed = true;
+        return;
+    }
+    l->step = &e->layout->steps[u->length - 1];
+    put(&e->types, "struct @_n {");
+    for (uint32_t i = 0; i < l->step->n_loads; i++) length_load(e, l, i, &values, &members);
+    e->body = (text){ 0 }; /* instructions are written into the body */
+    for (uint32_t i = 0; i < l->step->n_instrs; i++) loop_instr(e, l, i);
+    put(&e->types, "\n  M i64 value() const {\n%s%s    %s y;\n    put(y, %s);\n    return get(y);\n  }\n};\n",
+        values.s ? values.s : "", e->body.s ? e->body.s : "", type, l->names[l->step->out]);
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_n used = { %s };\n", members.s ? members.s : "");
+    e->failed = e->failed || values.failed || members.failed;
+    text_free(&values);
+    text_free(&members);
+    gn_free(l);
+}
+
 static void emit_one(emit *e, const fusion *u, one_form *f) {
     attention_form *a = &f->a;
     uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base,
@@ -12491,13 +12934,14 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     char name[96];
     text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) &&
+    bool early = (!append || is_constant(e, pos)) && (!a->length || u->length || is_constant(e, a->length_node)) &&
                  (!a->slopes || is_constant(e, a->slopes_node)) && (!a->sinks || is_constant(e, a->sinks_node)) &&
                  (append ? is_first_append(e, xk) && is_first_append(e, xv)
                          : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
     attention_move(e, a);
     e->rereads = e->early = true;
     put_loop_of_scores(e, a, &label);
+    put_length(e, u, a);
     put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k,
                  append ? view_of(e, input(e, xv, 1)) : &a->v, early);
     e->cluster = f->cluster ? (uint8_t)f->parts : 1;
@@ -12510,7 +12954,6 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         emit_node(e, input(e, xv, 1), type, true, "rows_v");
         emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos");
     }
-    if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
     if (append) {
         emit_saved(e, xk, type, "saved_k", "flag_k");
         emit_saved(e, xv, type, "saved_v", "flag_v");
@@ -12527,7 +12970,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         !append           ? "0, 0, 0"
         : one_makes(u, 1) ? "0, rows_v, pos"
                           : "rows_k, rows_v, pos",
-        a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        "used", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
         append ? "append, flag_k, flag_v" : "0, 0, 0");
     snprintf(name, sizeof name, "%s%s%sattention_one_%s%s", u->made[0] || u->made[1] ? "rows_" : "",
              u->turn[0] || u->turn[1] ? "rotary_" : "", append ? "append_" : "", type, label.s ? label.s : "");
@@ -12702,6 +13145,27 @@ static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const 
                : 0;
 }
 
+enum { LENGTH_LOADS = 8, LENGTH_INSTRS = 8 };
+
+/* The loop that makes the number of keys of what is there before the plan runs and cannot report a fault, or 0. */
+static uint32_t takes_length(const emit *e, const readers *r, const attention_form *f) {
+    if (!f->length || f->slopes) return 0;
+    uint32_t base = e->layout->lay[f->length_node].base, step = r->step[base];
+    if (!step || gn_view_count(view_of(e, base)) != 1) return 0;
+    const gn_kernel_step *s = &e->layout->steps[step - 1];
+    if (!s->n_instrs || s->n_loads > LENGTH_LOADS || s->n_instrs > LENGTH_INSTRS) return 0;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        if (!d->constant && !is_constant(e, d->base)) return 0;
+    }
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        gn_op_info op;
+        gn_get_op(e->layout->instrs[s->instr + i].op - 1, &op);
+        if (op.divides) return 0;
+    }
+    return step;
+}
+
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     attention_form shown =
         e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
@@ -12718,6 +13182,7 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
             for (uint32_t n = 1; n < 3; n++) keep_until(e, input(e, q ? v : k, n), runs_at(e, i));
         }
     } else u.append[0] = u.append[1] = 0;
+    u.length = takes_length(e, r, &shown);
     e->fusions[i] = u;
 }
 
@@ -13453,17 +13918,17 @@ static bool rows_may_wait(const emit *e, const row_group *g, uint32_t given, uin
     return true;
 }
 
-/* The group of rows that gives `base` to a kernel that runs at step `at`: 1 + it, and which of its steps; 0: none that
-   the kernel could compute for itself. */
-static uint32_t takes_rows(const vector_finder *w, uint32_t base, uint32_t at, uint32_t *given) {
+/* The group of rows that gives `base`, so many of them, to a kernel that runs at step `at`: 1 + it, and which of its
+   steps; 0: none that the kernel could compute for itself. */
+static uint32_t takes_rows(const vector_finder *w, uint32_t base, int64_t count, uint32_t at, uint32_t *given) {
     const emit *e = w->e;
     uint32_t group = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
     if (!group) return 0;
     const row_group *g = &e->groups[group - 1];
     int m = row_member(g, base);
     if (m < 0 || !g->steps[m].full || !rows_run_along(g) ||
-        g->n * types[view_of(e, base)->dtype].bytes > WITHIN_BYTES || is_row_reduction(e, g) ||
-        !rows_may_wait(e, g, (uint32_t)m, at))
+        g->n * count * types[view_of(e, base)->dtype].bytes > (count > 1 ? 2 * WITHIN_BYTES : WITHIN_BYTES) ||
+        is_row_reduction(e, g) || !rows_may_wait(e, g, (uint32_t)m, at))
         return 0;
     *given = (uint32_t)m;
     return group;
@@ -13492,6 +13957,22 @@ static void rows_move(const vector_finder *w, uint32_t group, uint32_t given, ui
     if (!e->fusions[last].inside) takes_in(e, last, at);
 }
 
+static int64_t vectors_rows(const emit *e, const vector_group *g) {
+    vector_form form;
+    vector_choose(e, vector_product(e, g, 0, 0), 0, &form);
+    return form.p.m;
+}
+
+/* Of several rows each block computes all: that pays while the blocks run side by side. */
+static bool vectors_reside(const emit *e, const vector_group *g) {
+    uint32_t blocks[VECTOR_PARTS];
+    int64_t grid = 0;
+    vector_form form;
+    if (!vectors_choose(e, g, &form, blocks)) return false;
+    for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
+    return form.p.m == 1 || grid <= 4 * emit_processors(e);
+}
+
 /* What gives the row runs in the products' kernel. */
 static void vectors_take_row(vector_finder *w, uint32_t i) {
     emit *e = w->e;
@@ -13501,15 +13982,16 @@ static void vectors_take_row(vector_finder *w, uint32_t i) {
     if (node_is(e, node, GN_OP_LINEAR_QUANTIZED) && !node_is(e, base, GN_OP_LAYERNORM)) return;
     if (!is_whole(e, view_of(e, x), base)) return;
     uint32_t of = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
-    if ((!of || e->groups[of - 1].n_steps == 1) && takes_norm(e, w->r, base, g)) {
+    const int64_t count = vectors_rows(e, g);
+    if (count == 1 && (!of || e->groups[of - 1].n_steps == 1) && takes_norm(e, w->r, base, g)) {
         g->norm = w->r->step[base];
         takes_in(e, g->norm - 1, i);
         e->fusions[g->norm - 1].rows = 0;
         keep_inputs(e, base, 0, i);
         return;
     }
-    uint32_t group = takes_rows(w, base, i, &given);
-    if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != 1) return;
+    uint32_t group = vectors_reside(e, g) ? takes_rows(w, base, count, i, &given) : 0;
+    if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != count) return;
     g->rows = group;
     g->given = given;
     rows_move(w, group, given, vectors_count(g), i);
@@ -13549,7 +14031,7 @@ static void fuse_turn(vector_finder *w, uint32_t i, fusion *u, int which, uint32
         if (!shows_rows(shown, n)) return;
     }
     if (w->r->reads[base] != 1 || w->r->held[base]) return;
-    uint32_t given, group = takes_rows(w, base, i, &given);
+    uint32_t given, group = takes_rows(w, base, 1, i, &given);
     const row_group *g = group ? &e->groups[group - 1] : NULL;
     bool alone = g && g->n == n && e->layout->lay[base].view.dtype == shown->dtype;
     for (uint32_t m = 0; alone && m < g->n_steps; m++) alone = m == given || !g->steps[m].stored;
@@ -13754,17 +14236,29 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text,         random_text,
-                                       reduction_text,      rows_text,
-                                       product_text,        tensor_text,
-                                       sample_text,         along_text,
-                                       expert_text,         quant_text,
-                                       conv_text,           conv_rows_text,
-                                       conv_depth_text,     pool_text,
-                                       interpolate_text,    recurrent_text,
-                                       recurrent_back_text, attention_text,
-                                       page_text,           one_text,
-                                       solve_text,          NULL };
+static const char *const prelude[] = { shared_text,
+                                       random_text,
+                                       reduction_text,
+                                       rows_text,
+                                       product_text,
+                                       tensor_text,
+                                       sample_text,
+                                       along_text,
+                                       expert_text,
+                                       quant_text,
+                                       conv_text,
+                                       conv_rows_text,
+                                       conv_depth_text,
+                                       pool_text,
+                                       interpolate_text,
+                                       recurrent_text,
+                                       recurrent_back_text,
+                                       attention_text,
+                                       page_text,
+                                       one_text,
+                                       few_text,
+                                       solve_text,
+                                       NULL };
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 
@@ -15723,6 +16217,9 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     return GN_OK;
 }
 
+/* Bytes of dynamic shared memory that any kernel's own leave in the 48 KiB which every launch has. */
+enum { SHARED_PLAIN = 16 << 10 };
+
 /* Compiles what is missing; `why` of kernels that do not compile. */
 static gn_result launches_compile(executor *x, const launch *launches, size_t n, const gn_flag *cancel, gn_fault *f) {
     kernel **all = (kernel **)gn_alloc((n + 1) * sizeof *all);
@@ -15735,8 +16232,8 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
     uint64_t begin = gn_traces() ? gn_now_ns() : 0;
     gn_result r = compile_kernels(x->device, all, kernels, x->tenant, cancel, f);
     gn_trace_end(GN_STAGE_COMPILE, "compile_kernels", begin, 0, detail);
-    for (size_t i = 0; i < n && r == GN_OK; i++) /* 8: more dynamic shared memory than 48 KiB */
-        if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > 49152)
+    for (size_t i = 0; i < n && r == GN_OK; i++) /* 8: more shared memory than 48 KiB, with the kernel's own */
+        if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > SHARED_PLAIN)
             cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);
     gn_free(all);
     return r;
@@ -17026,8 +17523,10 @@ static gn_result candidate_fill(executor *x, const plan *p, const gn__cu_ptr *ba
     return GN_OK;
 }
 
-static gn_result trial_run(executor *x, const plan *probe, candidate *tried, const trial *t, int turn, gn_fault *f) {
+static gn_result trial_run(executor *x, plan *probe, candidate *tried, const trial *t, int turn, gn_fault *f) {
     gn_result r = GN_OK;
+    if (tried->vectors && turn % 2) t = &tried->trials[0];
+    probe->emit = t->e;
     candidate_turn(probe, tried, turn % tried->copies);
     for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, probe, &t->e.launches[l], f);
     return r;
@@ -17046,12 +17545,12 @@ static void trial_capture(executor *x, plan *probe, candidate *tried, trial *t) 
     cu.cuGraphDestroy(graph);
 }
 
-/* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. */
+/* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. Of one row every other run is
+   the model's form: beside a kernel of a step stand others than itself, and what it costs these is its own cost. */
 static double trial_time(executor *x, plan *probe, candidate *tried, trial *t, const gn__cu_handle events[2]) {
     float ms = 0;
     gn_fault f = { 0 };
     gn_result r = GN_OK;
-    probe->emit = t->e;
     trial_capture(x, probe, tried, t);
     /* a run before the first event, so that the GPU does not wait for the host */
     for (int i = t->repeats > 1 ? -1 : 0; i < (t->graph ? 1 : t->repeats) && r == GN_OK; i++) {
@@ -17126,6 +17625,11 @@ static void trial_compare(executor *x, const plan *probe, candidate *tried, tria
     t->out = t->other_bits;
 }
 
+static int trial_repeats(const candidate *tried, double us) {
+    if (us > ROUND_US) return 1;
+    return tried->vectors ? 2 + VECTOR_ROUND_US / (16 + (int)us) / 2 * 2 : 1 + ROUND_US / (16 + (int)us);
+}
+
 /* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up,
    the second is always run. */
 static void candidate_time(executor *x, plan *probe, candidate *tried, const gn__cu_handle events[2], char *results) {
@@ -17143,8 +17647,9 @@ static void candidate_time(executor *x, plan *probe, candidate *tried, const gn_
             t->out = us < 0;
             if (!r) trial_compare(x, probe, tried, t, results, results + 2 * COMPARED_BYTES);
             spent += us * t->repeats;
+            if (r && i && tried->vectors && t->repeats > 1) us = 2 * us - tried->trials[0].us[tried->trials[0].n - 1];
             if (r) t->us[t->n++] = us;
-            else t->repeats = us > ROUND_US ? 1 : 1 + (tried->vectors ? VECTOR_ROUND_US : ROUND_US) / (16 + (int)us);
+            else t->repeats = trial_repeats(tried, us);
             if (!r && !i && us > LONGEST_US) return;
         }
     }

@@ -88,6 +88,12 @@ static gn_tensor golden_warpgroup_attention(gn_ctx *g) {
     return gn_attention(q, k, k, &d);
 }
 
+static gn_tensor golden_many_attentions(gn_ctx *g) {
+    gn_attention_desc d = { .causal = true };
+    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(16, 64, 200, 64)), k = leaf(g, GN_BF16, GN_SHAPE(16, 64, 200, 64));
+    return gn_attention(q, k, k, &d);
+}
+
 /* Heads that share keys in pairs, and a mask of each batch. */
 static gn_tensor golden_written_attention(gn_ctx *g) {
     gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(2, 2, 2, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(2, 2, 1, 128, 64));
@@ -103,14 +109,24 @@ static gn_tensor golden_row_product(gn_ctx *g) {
                                gn_transpose(leaf(g, GN_BF16, GN_SHAPE(600, 512)), 0, 1), GN_NONE),
                      GN_AXES(1), false);
 }
-static gn_tensor golden_one_query(gn_ctx *g) {
-    gn_attention_desc d = { .causal = true, .length = gn_scalar(g, GN_I32, 9) };
-    gn_tensor cache = gn_state(g, GN_BF16, GN_SHAPE(1, 2, 512, 64), NULL, "cache"),
+/* Three rows: the norm runs in the first product's kernel, the gate in the second's; B lies both ways. */
+static gn_tensor golden_few_rows(gn_ctx *g) {
+    gn_tensor w = leaf(g, GN_BF16, GN_SHAPE(256)), x = gn_layernorm(leaf(g, GN_BF16, GN_SHAPE(3, 256)), w, w, 1e-5),
+              up = gn_linear(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)), leaf(g, GN_BF16, GN_SHAPE(512))),
+              gate = gn_matmul(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)));
+    return gn_add(leaf(g, GN_BF16, GN_SHAPE(3, 256)),
+                  gn_matmul(gn_mul(gn_silu(gate), up), gn_transpose(leaf(g, GN_BF16, GN_SHAPE(256, 512)), 0, 1)));
+}
+/* The keys are as many as `length` says, or as a step of decoding has. */
+static gn_tensor one_query(gn_ctx *g, int64_t keys, const gn_tensor *length) {
+    gn_tensor cache = gn_state(g, GN_BF16, GN_SHAPE(1, 2, keys, 64), NULL, "cache"),
               row = leaf(g, GN_BF16, GN_SHAPE(1, 2, 1, 64)), pos = gn_scalar(g, GN_I32, 8);
+    gn_attention_desc d = { .causal = true, .length = length ? *length : gn_add_c(pos, 1) };
     gn_tensor k = gn_kv_append(cache, row, pos),
-              v = gn_kv_append(gn_state(g, GN_BF16, GN_SHAPE(1, 2, 512, 64), NULL, "values"), row, pos);
+              v = gn_kv_append(gn_state(g, GN_BF16, GN_SHAPE(1, 2, keys, 64), NULL, "values"), row, pos);
     return gn_attention(leaf(g, GN_BF16, GN_SHAPE(1, 4, 1, 64)), k, v, &d);
 }
+static gn_tensor golden_one_query(gn_ctx *g) { return one_query(g, 512, NULL); }
 
 static gn_tensor golden_attention_options(gn_ctx *g) {
     gn_attention_desc d = { .causal = true,
@@ -143,8 +159,10 @@ static const struct {
     { "tensor_product", golden_tensor_product },
     { "aligned_product", golden_aligned_product },
     { "warpgroup_attention", golden_warpgroup_attention },
+    { "many_attentions", golden_many_attentions },
     { "written_attention", golden_written_attention },
     { "row_product", golden_row_product },
+    { "few_rows", golden_few_rows },
     { "one_query", golden_one_query },
     { "attention_options", golden_attention_options },
 };
@@ -341,6 +359,22 @@ static const struct {
     { "attention", many_keys, 1 << 28, "SMALL = 1", "SMALL = 0" },
 };
 
+/* A cache is read before the kernels before have ended when no kernel writes what says how much of it there is. */
+static void one_query_reads_early_what_the_step_is_told(void) {
+    dump d;
+    REQUIRE(dump_open(&d));
+    for (int computed = 0; computed < 3; computed++) {
+        gn_tensor length = computed == 1
+                               ? gn_sum(leaf(d.g, GN_I32, GN_SHAPE(4)), GN_ALL_AXES, false)
+                               : gn_add_c(gn_reshape(gn_state(d.g, GN_I32, GN_SHAPE(1), NULL, "length"), GN_SCALAR), 1);
+        char *text = generated(&d, one_query(d.g, 1024, computed ? &length : NULL));
+        if (!strstr(text, computed ? "EARLY = 0" : "EARLY = 1"))
+            test_fail(__FILE__, __LINE__, "length %d: not EARLY = %d:\n%s", computed, !computed, text);
+        free(text);
+    }
+    dump_close(&d);
+}
+
 static void kernels_of_large_tensors_count_in_64_bits(void) {
     dump d;
     if (TEST_SANITIZED && !TEST_SANITIZED_THREADS) {
@@ -536,6 +570,7 @@ static void generate_all(void) {
 
 int main(int argc, char **argv) {
     static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden),
+                                        TEST_ENTRY(one_query_reads_early_what_the_step_is_told),
                                         TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits),
                                         TEST_ENTRY(plans_of_unusual_products_are_made),
                                         TEST_ENTRY(sums_of_rows_and_products_stay_in_registers) };
