@@ -1963,8 +1963,8 @@ typedef struct gn_explain_desc {
    from left to right. Writes at most cap bytes to out, including a NUL; *out_bytes (may be NULL) is the length of the
    whole text without the NUL, so a call with cap 0 asks for the size. desc may be NULL: text, for the context's
    devices. Where a GPU of this machine is the only device, lines "kernels:" name products of up to eight rows, and
-   appends to pages, that no rule of fusion took in, why, and how many more kernels that costs. GN_BAD_SIZE if it does not fit; the errors of gn_read; GN_OUT_OF_MEMORY also if the graph fits on no device.
-   */
+   appends to pages, that no rule of fusion took in, why, and how many more kernels that costs. GN_BAD_SIZE if it does
+   not fit; the errors of gn_read; GN_OUT_OF_MEMORY also if the graph fits on no device. */
 GN_API gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap,
                             size_t *out_bytes);
 
