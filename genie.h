@@ -29674,6 +29674,15 @@ static gn_result gn__native_value_import(void *self, uint64_t id, void *from, ui
 
 static uint32_t gn__native_lost(void *self, gn_fault *f) { return gn__device_lost(((gn__native *)self)->devices, f); }
 
+/* Of the device; while ops run on the CPU beside it nothing is said. */
+static gn_result gn__native_notes(void *self, const gn_part *part, gn_exec_note *out, uint32_t most, uint32_t *out_n,
+                                  gn_fault *f) {
+    const gn__native *b = (const gn__native *)self;
+    const gn_exec *x = &b->devices->exec;
+    *out_n = 0;
+    return x->i->notes && !b->several ? x->i->notes(x->self, part, out, most, out_n, f) : GN_OK;
+}
+
 static void gn__native_close(void *self) {
     gn__native *b = (gn__native *)self;
     if (b->several) gn__multi_close(b->several);
@@ -29705,6 +29714,7 @@ static const gn_exec_i gn__native_i = {
     .reaches = gn__native_reaches,
     .value_import = gn__native_value_import,
     .lost = gn__native_lost,
+    .notes = gn__native_notes,
 };
 
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
