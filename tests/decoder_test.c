@@ -264,9 +264,10 @@ static void check_form(const block *b, const double *whole, const int64_t *token
 }
 
 /* f32 sums of few columns have more lanes: such products of one row do not share a kernel. Of several rows those do,
-   and take in a norm, that tensor cores multiply: 16 bits on some devices. */
+   and take in a norm, that tensor cores multiply, 16 bits on some devices, whose processors have all blocks at once. */
 static uint64_t most_kernels(const block *b) {
-    if (b->batch > 1 && (b->d == GN_F32 || !has_tensor_cores)) return MOST_KERNELS + 7;
+    bool several = b->batch > 1, many_processors = !getenv("GENIE_SHIM_PROCESSORS");
+    if (several && (b->d == GN_F32 || !has_tensor_cores || !many_processors)) return MOST_KERNELS + 7;
     return MOST_KERNELS + (b->d == GN_F32);
 }
 
