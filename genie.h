@@ -387,6 +387,8 @@ typedef struct gn_error {
     X(weight_move_bytes,  "bytes",  "bytes of those moves")                                                            \
     X(evictions,          "moves",  "weights and states that moved to the host to make room")                          \
     X(evicted_bytes,      "bytes",  "bytes of those moves")                                                            \
+    X(filters_packed,     "weights", "weights whose filters a GPU packed for its convolutions, to be kept so")         \
+    X(filters_repacked,   "weights", "weights whose filters were packed in a run, for want of memory to keep them")    \
     X(products_measured,  "shapes", "shapes of matrix products whose kernel was chosen by measuring on the device")    \
     X(products_by_blas,   "products", "products of plans that cuBLASLt computes")                                      \
     X(products_by_other,  "products",                                                                                  \
@@ -1273,8 +1275,9 @@ typedef struct gn_conv_desc {
    where x is 0 outside; the size of the result is (in + before + after - (kernel - 1) * dilation - 1) / stride + 1,
    rounded down. If transposed, w is (C,M/groups,…), x[n,c,i] w[c,m,k] is added to y[n,m, i * stride + k * dilation
    - before], and the size is (in - 1) * stride + (kernel - 1) * dilation + 1 - before - after + extra (Dumoulin & Visin
-   2016). desc NULL: as if all zero. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by
-   all its tensors. */
+   2016). desc NULL: as if all zero. What lies outside may count as zeros or be left out: where w[m] has an infinity or
+   NaN, places at the border may be NaN on one device and not on another. Errors: GN_BAD_RANK, GN_BAD_SHAPE,
+   GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by all its tensors. */
 GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)

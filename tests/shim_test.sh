@@ -116,8 +116,8 @@ demo_shows_its_phases() {
 }
 # Of compute capability 8.0 the fibres have what tensor_matmul, flash_attention and conv_tensor need.
 tensor_cores() {
-    GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores attention_on_tensor_cores --seed 1 >"$WORK/tensor" 2>&1
-    holds "$WORK/tensor" 2 &&
+    GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores attention_on_tensor_cores filters_ convs_with infinite_filter --seed 1 >"$WORK/tensor" 2>&1
+    holds "$WORK/tensor" 6 &&
         GENIE_CUDA_ONE_OF_EACH=1 GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/conformance_test" conformance_conv_on_cuda conformance_conv_chain_on_cuda --seed 1 >"$WORK/convs" 2>&1 &&
         holds "$WORK/convs" 2
 }
