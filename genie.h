@@ -1969,8 +1969,9 @@ typedef struct gn_explain_desc {
    1.1): boxes are groups of nodes, colours their roles, frames repetition, lanes devices, arrows transfers, time runs
    from left to right. Writes at most cap bytes to out, including a NUL; *out_bytes (may be NULL) is the length of the
    whole text without the NUL, so a call with cap 0 asks for the size. desc may be NULL: text, for the context's
-   devices. GN_BAD_SIZE if it does not fit; the errors of gn_read; GN_OUT_OF_MEMORY also if the graph fits on no device.
-   */
+   devices. Where a GPU of this machine is the only device, lines "kernels:" name products of up to eight rows, and
+   appends to pages, that no rule of fusion took in, why, and how many more kernels that costs. GN_BAD_SIZE if it does
+   not fit; the errors of gn_read; GN_OUT_OF_MEMORY also if the graph fits on no device. */
 GN_API gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap,
                             size_t *out_bytes);
 
@@ -2600,6 +2601,12 @@ typedef struct gn_out {
     uint64_t keep;
 } gn_out;
 
+/* kernels: how many more there are; why: static text */
+typedef struct gn_exec_note {
+    uint32_t node, kernels;
+    const char *why;
+} gn_exec_note;
+
 typedef struct gn_exec_i {
     void (*close)(void *self);
     /* May upload; may block until the deadline. */
@@ -2647,6 +2654,9 @@ typedef struct gn_exec_i {
     /* Which of its devices are lost, without waiting: bit i of device i; *f: why the first of them is. NULL slot: none
        ever is. */
     uint32_t (*lost)(void *self, gn_fault *f);
+    /* Which ops of a part have kernels that those beside them could be without, and why: at most `most` of them,
+       *out_n counts all. Nothing is compiled and nothing runs. NULL slot: nothing is known of kernels. */
+    gn_result (*notes)(void *self, const gn_part *part, gn_exec_note *out, uint32_t most, uint32_t *out_n, gn_fault *f);
 } gn_exec_i;
 
 typedef struct gn_exec {
@@ -23622,6 +23632,8 @@ typedef struct gn__box {
     double x, y, w, h;
 } gn__box;
 
+enum { GN__TOLD = 12 }; /* lines of a kind before "and more" */
+
 typedef struct gn__explanation {
     const gn_part *p;
     const gn_meaning *m;
@@ -23632,6 +23644,8 @@ typedef struct gn__explanation {
     const void *owner;
     uint64_t fallbacks, reschedules; /* of the context, so far */
     char absent[400];                /* devices that could not be opened, and why; "": none */
+    gn_exec_note kernel_notes[GN__TOLD];
+    uint32_t n_kernel_notes; /* more than GN__TOLD: the rest is not there */
     gn__buf out;
     GN__ARRAY(gn__item, items);
     GN__ARRAY(gn__run_of, runs);
@@ -23882,8 +23896,6 @@ static void gn__explain_segments(gn__explanation *k) {
     }
 }
 
-enum { GN__TOLD = 12 }; /* lines of a kind before "and more" */
-
 static void gn__explain_transfers(gn__explanation *k) {
     const gn_schedule *s = k->s;
     for (uint32_t i = 0, told = 0; i < s->n_transfers; i++, told++) {
@@ -23949,10 +23961,22 @@ static void gn__explain_notes(gn__explanation *k) {
                 unmeasured == 1 ? "" : "s");
 }
 
+/* What of the ops here could have run in others' kernels. */
+static void gn__explain_kernels(gn__explanation *k) {
+    for (uint32_t i = 0; i < k->n_kernel_notes && i < GN__TOLD; i++) {
+        const gn_exec_note *n = &k->kernel_notes[i];
+        const char *label = k->label(k->owner, n->node);
+        gn__say(k, "kernels: %s%s%s%s takes %u more: %s\n", gn__ops[k->p->nodes[n->node].op].name, label[0] ? " '" : "",
+                label, label[0] ? "'" : "", n->kernels, n->why);
+    }
+    if (k->n_kernel_notes > GN__TOLD) gn__say(k, "kernels: %u more ops\n", k->n_kernel_notes - GN__TOLD);
+}
+
 static void gn__explain_text(gn__explanation *k) {
     gn__explain_head(k);
     gn__explain_segments(k);
     gn__explain_transfers(k);
+    gn__explain_kernels(k);
     gn__explain_notes(k);
 }
 
@@ -29807,6 +29831,15 @@ static gn_result gn__native_value_import(void *self, uint64_t id, void *from, ui
 
 static uint32_t gn__native_lost(void *self, gn_fault *f) { return gn__device_lost(((gn__native *)self)->devices, f); }
 
+/* Of the device; while ops run on the CPU beside it nothing is said. */
+static gn_result gn__native_notes(void *self, const gn_part *part, gn_exec_note *out, uint32_t most, uint32_t *out_n,
+                                  gn_fault *f) {
+    const gn__native *b = (const gn__native *)self;
+    const gn_exec *x = &b->devices->exec;
+    *out_n = 0;
+    return x->i->notes && !b->several ? x->i->notes(x->self, part, out, most, out_n, f) : GN_OK;
+}
+
 static void gn__native_close(void *self) {
     gn__native *b = (gn__native *)self;
     if (b->several) gn__multi_close(b->several);
@@ -29838,6 +29871,7 @@ static const gn_exec_i gn__native_i = {
     .reaches = gn__native_reaches,
     .value_import = gn__native_value_import,
     .lost = gn__native_lost,
+    .notes = gn__native_notes,
 };
 
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
@@ -30028,6 +30062,11 @@ static uint32_t gn__traced_lost(void *self, gn_fault *f) {
     gn__traced *t = (gn__traced *)self;
     return t->inner.i->lost(t->inner.self, f);
 }
+static gn_result gn__traced_notes(void *self, const gn_part *part, gn_exec_note *out, uint32_t most, uint32_t *out_n,
+                                  gn_fault *f) {
+    gn__traced *t = (gn__traced *)self;
+    return t->inner.i->notes(t->inner.self, part, out, most, out_n, f);
+}
 static const gn_transport *gn__traced_listen(void *self, uint64_t since_us, uint32_t *out_ms) {
     const gn__traced *t = (const gn__traced *)self;
     return t->inner.i->listen(t->inner.self, since_us, out_ms);
@@ -30066,7 +30105,8 @@ static void gn__trace_exec(gn_exec *x, const gn__watch *watch) {
                             x->i->reaches ? gn__traced_reaches : NULL,
                             x->i->value_import ? gn__traced_value_import : NULL,
                             x->i->listen ? gn__traced_listen : NULL,
-                            x->i->lost ? gn__traced_lost : NULL };
+                            x->i->lost ? gn__traced_lost : NULL,
+                            x->i->notes ? gn__traced_notes : NULL };
     *x = (gn_exec){ &t->table, t };
 }
 
@@ -36318,7 +36358,9 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
         if (!d->cluster && g->multi) gn__multi_absent(g->multi, k->absent, sizeof k->absent);
         k->reschedules = d->cluster ? 0 : g->stats.reschedules;
-        r = gn__explanation_write(k, d->format, f);
+        if (!d->cluster && !g->multi && g->exec.i->notes)
+            r = g->exec.i->notes(g->exec.self, &g->cut.part, k->kernel_notes, GN__TOLD, &k->n_kernel_notes, f);
+        if (r == GN_OK) r = gn__explanation_write(k, d->format, f);
     }
     gn__schedule_deinit(&s);
     gn__meaning_deinit(&m);

@@ -1800,6 +1800,30 @@ typedef struct vector_group {
 
 typedef struct row_group row_group;
 
+/* Why an op of a step of few rows has kernels that it could be without. */
+#define GN__CU_REFUSALS(X)                                                                                             \
+    X(INVARIANT, "with gn_desc.batch_invariant products of few rows take nothing in")                                  \
+    X(DTYPE, "several rows of it are no work for this GPU's tensor cores, and other kernels of few rows take no norm " \
+             "and no product beside them in")                                                                          \
+    X(LIES, "its rows or its matrix cannot be read 16 bytes at a time")                                                \
+    X(APART, "products of the same rows cannot share its kernel: they add in another order, lie another way, or "      \
+             "are read before it")                                                                                     \
+    X(BLOCKS, "each block would compute its rows again, and there are more blocks than run side by side")              \
+    X(PAGES, "what is appended to pages is not attended in the same kernel")                                           \
+    X(ROWS, "what gives its rows does not fit the kernel: too long for shared memory, read by others before, or not "  \
+            "along memory")
+typedef enum refusal_why {
+#define GN__X(NAME, text) REFUSED_##NAME,
+    GN__CU_REFUSALS(GN__X)
+#undef GN__X
+        REFUSED__COUNT
+} refusal_why;
+
+typedef struct refusal {
+    uint32_t node;
+    refusal_why why;
+} refusal;
+
 /* One plan's kernels while they are generated. */
 typedef struct emit {
     struct device *device;
@@ -1812,9 +1836,11 @@ typedef struct emit {
     size_t n_groups, cap_groups;
     vector_group *vectors;
     size_t n_vectors, cap_vectors;
-    uint32_t *runs; /* per step, while they are fused: the step in whose kernel it runs */
-    bool *inlined;  /* per node: an embedding that the loop which reads it looks up by itself */
-    uint32_t fused; /* steps without a kernel of their own */
+    uint32_t *runs;    /* per step, while they are fused: the step in whose kernel it runs */
+    bool *inlined;     /* per node: an embedding that the loop which reads it looks up by itself */
+    uint32_t fused;    /* steps without a kernel of their own */
+    refusal *refusals; /* what a rule could have taken in, and did not */
+    size_t n_refusals, cap_refusals;
     launch *launches;
     param *params;
     tensor_map *maps;
@@ -13122,10 +13148,33 @@ static void keep_inputs(emit *e, uint32_t node, uint32_t from, uint32_t at) {
         keep_until(e, input(e, node, k), e->layout->steps[at].node);
 }
 
+/* Without memory for it the note is lost. */
+static void refused(emit *e, uint32_t node, refusal_why why) {
+    if (!grow(&e->refusals, e->n_refusals, &e->cap_refusals, sizeof *e->refusals)) return;
+    e->refusals[e->n_refusals++] = (refusal){ node, why };
+}
+
+/* Said of products of a matrix and few rows only: those of many rows or of batches are no work for these rules. */
+static void refuse_vector(emit *e, uint32_t node) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *b = view_of(e, input(e, node, 1));
+    int64_t k = x->rank ? x->dims[x->rank - 1] : 0;
+    if (node_is(e, node, GN_OP_LINEAR_QUANTIZED) || b->rank != 2 || k < 1 || gn_view_count(x) / k > FEW_ROWS ||
+        !gn_view_count(view_of(e, node)))
+        return;
+    bool several = gn_view_count(x) > k;
+    refused(e, node,
+            e->invariant                                                                            ? REFUSED_INVARIANT
+            : several && ((x->dtype != GN_F16 && x->dtype != GN_BF16) || !emit_has_tensor_cores(e)) ? REFUSED_DTYPE
+                                                                                                    : REFUSED_LIES);
+}
+
 static void fuse_vector(emit *e, const readers *r, uint32_t i) {
     uint32_t node = e->layout->steps[i].node, at = i;
     vector_form form;
-    if (!vector_choose(e, node, 0, &form)) return;
+    if (!vector_choose(e, node, 0, &form)) {
+        refuse_vector(e, node);
+        return;
+    }
     fusion u = { .product = i + 1, .loop = takes_loop(e, r, node) };
     if (!u.loop) u.best = takes_best(e, r, node);
     if (!are_never_appended(e, node, 0)) u.loop = u.best = 0;
@@ -13889,6 +13938,7 @@ static bool vector_place(vector_finder *w, uint32_t i) {
         vectors_move(e, &with, i);
         return true;
     }
+    if (open && *open) refused(e, e->layout->steps[u->product - 1].node, REFUSED_APART);
     if (!grow(&e->vectors, e->n_vectors, &e->cap_vectors, sizeof *e->vectors)) return false;
     e->vectors[e->n_vectors++] = (vector_group){ .n = 1, .parts = { p } };
     e->fusions[i].vectors = (uint32_t)e->n_vectors;
@@ -14008,8 +14058,12 @@ static void vectors_take_row(vector_finder *w, uint32_t i) {
         keep_inputs(e, base, 0, i);
         return;
     }
-    uint32_t group = vectors_reside(e, g) ? takes_rows(w, base, count, i, &given) : 0;
-    if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != count) return;
+    bool reside = vectors_reside(e, g);
+    uint32_t group = reside ? takes_rows(w, base, count, i, &given) : 0;
+    if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != count) {
+        if (of && e->groups[of - 1].rows == count) refused(e, node, reside ? REFUSED_ROWS : REFUSED_BLOCKS);
+        return;
+    }
     g->rows = group;
     g->given = given;
     rows_move(w, group, given, vectors_count(g), i);
@@ -14131,7 +14185,9 @@ static void fuse_pages(emit *e, uint32_t i) {
         if (!are_never_appended(e, e->layout->steps[m - 1].node, 1)) return;
         many++;
     }
-    if (many > PAGE_APPENDS || !(j = page_partner(e, i))) return;
+    j = many > PAGE_APPENDS ? 0 : page_partner(e, i);
+    if (!j) refused(e, node, REFUSED_PAGES);
+    if (!j) return;
     for (uint32_t m = i + 1; m; m = e->fusions[m - 1].pages) {
         keep_inputs(e, e->layout->steps[m - 1].node, 1, j - 1);
         if (m == i + 1) takes_in(e, i, j - 1);
@@ -16005,6 +16061,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->emit.fusions);
     gn_free(p->emit.groups);
     gn_free(p->emit.vectors);
+    gn_free(p->emit.refusals);
     gn_free(p->emit.inlined);
     gn_free(p->emit.appends);
     gn_free(p->emit.append_flags);
@@ -16330,6 +16387,35 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     x->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
     return GN_OK;
+}
+
+/* As a plan is made, as far as the rules go that say what runs in whose kernel. */
+static gn_result exec_notes(void *self, const gn_part *part, gn_exec_note *out, uint32_t most, uint32_t *out_n,
+                            gn_fault *f) {
+    static const char *const texts[] = {
+#define GN__X(NAME, text) text,
+        GN__CU_REFUSALS(GN__X)
+#undef GN__X
+    };
+    executor *x = (executor *)self;
+    gn_fault local = { 0 };
+    *out_n = 0;
+    if (!f) f = &local;
+    gn_result r = enter(x, f);
+    if (r != GN_OK || !fuses_steps()) return r;
+    plan *p = (plan *)alloc_zero(sizeof *p);
+    if (!p || !plan_arrays(p, part)) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    if (r == GN_OK) r = gn_layout_make(part, true, x->cancel, &p->layout, f);
+    if (r == GN_OK) {
+        emit_begin(&p->emit, x, p, f);
+        bool ok = p->emit.fusions && p->emit.inlined && p->emit.checked && fuse_steps(&p->emit);
+        if (!ok) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory to explain a plan");
+        *out_n = (uint32_t)p->emit.n_refusals;
+        for (uint32_t i = 0; i < *out_n && i < most; i++)
+            out[i] = (gn_exec_note){ p->emit.refusals[i].node, 1, texts[p->emit.refusals[i].why] };
+    }
+    if (p) exec_plan_destroy(x, p);
+    return r;
 }
 
 /* ---- ending runs ---- */
@@ -18179,6 +18265,7 @@ static const gn_exec_i exec_table = {
     .slot_put = exec_slot_put,
     .slot_drop = exec_slot_drop,
     .plan_make = exec_plan_make,
+    .notes = exec_notes,
     .plan_destroy = exec_plan_destroy,
     .submit = exec_submit,
     .wait = exec_wait,

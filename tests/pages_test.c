@@ -144,7 +144,7 @@ static gn_tensor attend(const setting *s, const values *v, gn_dtype d, gn_tensor
 static void expect(const setting *s, const values *v, int64_t n, int64_t h, double *out) {
     int64_t b = v->sequence[n], p = v->position[n], from = s->d.window ? p + 1 - s->d.window : 0, w = h / (s->H / s->G);
     double scale = s->d.scale != 0 ? s->d.scale : 1 / sqrt((double)s->D), top = s->sinks ? v->sinks[h] : -INFINITY,
-           sum = 0, score[512];
+           sum = 0, score[1024];
     for (int64_t e = 0; e < s->E; e++) out[e] = 0;
     if (b < 0) return;
     for (int64_t j = from < 0 ? 0 : from; j <= p; j++) {
@@ -253,6 +253,18 @@ static const setting settings[] = {
       .rows = { 5, 11 },
       .d = { .window = 100 },
       .slopes = true },
+    /* on a GPU in parts, which the last block of a query joins */
+    { .B = 2,
+      .H = 4,
+      .G = 2,
+      .D = 16,
+      .E = 16,
+      .S = 16,
+      .P = 100,
+      .M = 50,
+      .N = 3,
+      .n = { 700, 530 },
+      .rows = { 2, 1 } },
 };
 
 TEST(attention_over_pages_is_the_formula) {
