@@ -227,7 +227,7 @@ static void answer_http(void *user, http_exchange *x) {
     else if (i == MODELS) answer_models(x, lm_family_name(e->of->m));
     else if (i == METRICS) answer_metrics(e, x);
     else if (!type || strncmp(type, "application/json", 16))
-        answer_error(x, 415, "invalid_request_error", "the body must be application/json");
+        answer_error(x, 415, "invalid_request_error", "the body must be JSON: send Content-Type: application/json");
     else answer_text(e, x, i == CHAT);
 }
 #endif

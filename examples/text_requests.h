@@ -108,7 +108,9 @@ static bool request_text(text_model *of, const request_form *form, json_value ro
         uint64_t id;
         for (json_iter i = json_begin(prompt); ok && json_next(&i, &key, &item);)
             ok = json_get_u64(item, &id) && id < (uint64_t)of->m->config.vocab && keep_id(&r->ids, (uint32_t)id);
-        if (!ok) request_fail(error, "the ids of a prompt must be below %lld", (long long)of->m->config.vocab);
+        if (!ok)
+            request_fail(error, "a prompt's list holds ids below %lld, and nothing else",
+                         (long long)of->m->config.vocab);
     } else {
         char *text = request_string(prompt, &n);
         ok = text && tokenizer_encode(of->t, text, n, TOKENIZER_TEMPLATE, &r->ids);

@@ -81,9 +81,9 @@ stop_strings_and_log_probabilities() {
     grep -qF "{\"text\":\"${all%%"${all:9:4}"*}\"," "$WORK/out" && grep -qE '"logprobs":\[\[-[0-9.]+,\[[0-9]+,-[0-9.]+\],\[[0-9]+,-' "$WORK/out"
 }
 bad_lines_are_told_and_others_answered() {
-    printf '{"id":1,"prompt":7}\n{"id":2,"prompt":"x","colour":1}\n{"id":3,"prompt":"x","max_tokens":0}\n{"id":4,\n{"id":5,"messages":[{"role":"user","content":"x"}]}\n[]\n{"id":6,"prompt":"%0300d"}\n{"id":7,"prompt":[9999]}\n{"id":8,"prompt":"x","stop":""}\n{"id":9,"prompt":"x","prompt":"x"}\n{"id":10,"prompt":"x","max_tokens":2}\n' 0 | serve >"$WORK/out"
+    printf '{"id":1,"prompt":7}\n{"id":2,"prompt":"x","colour":1}\n{"id":3,"prompt":"x","max_tokens":0}\n{"id":4,\n{"id":5,"messages":[{"role":"user","content":"x"}]}\n[]\n{"id":6,"prompt":"%0300d"}\n{"id":7,"prompt":[9999]}\n{"id":8,"prompt":"x","stop":""}\n{"id":9,"prompt":"x","prompt":"x"}\n{"id":10,"prompt":["a"]}\n{"id":11,"prompt":"x","max_tokens":2}\n' 0 | serve >"$WORK/out"
     cat "$WORK/out"
-    [ "$(grep -c '"error"' "$WORK/out")" = 10 ] && [ "$(grep -c '"tokens"' "$WORK/out")" = 1 ] && grep -qF "unknown field 'colour'" "$WORK/out" &&
+    [ "$(grep -c '"error"' "$WORK/out")" = 11 ] && [ "$(grep -c '"tokens"' "$WORK/out")" = 1 ] && grep -qF "unknown field 'colour'" "$WORK/out" && [ "$(grep -cE '"id":(7|10),"error":"a prompt.s list holds ids below 257, and nothing else"' "$WORK/out")" = 2 ] &&
         grep -qE '"id":6,"error":"the prompt has 30[01] tokens, but the context has room for 256"' "$WORK/out" || return 1
     fails_with 'pages of 16 tokens: a context of 256 takes 17' "$EXAMPLES/serve_text" "$model" --pages 3 </dev/null || return 1
     fails_with 'No such file' "$EXAMPLES/serve_text" "$model" --file "$WORK/absent" && ! grep -q 'tokens/s' "$WORK/fails.output" || return 1 # nothing ran: no report
