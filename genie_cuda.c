@@ -1805,10 +1805,11 @@ typedef struct emit {
     uint32_t *appends, n_appends; /* in-place appends so far, in their order */
     uint32_t *append_flags;
     uint32_t *checked, n_checked; /* appends to pages whose slots have been checked */
-    uint32_t n_flags;  /* words behind the error words, 0 before the run: that an append has been done, blocks that have
+    uint32_t n_flags; /* words behind the error words, 0 before the run: that an append has been done, blocks that have
                           ended */
-    bool rereads;      /* what this kernel's pointers show may change while it waits: no restrict */
-    bool early, waits; /* this kernel waits for those before it by itself; at its begin */
+    uint32_t done, n_done; /* of those words: blocks that have ended of each group that joins its sums */
+    bool rereads;          /* what this kernel's pointers show may change while it waits: no restrict */
+    bool early, waits;     /* this kernel waits for those before it by itself; at its begin */
     uint8_t cluster;
     size_t save;                /* bytes that in-place appends save */
     const gn_kernel_step *tail; /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
@@ -11515,18 +11516,19 @@ static const char one_text[] =
     "return P::WRITTEN ? top == all ? 1.f : exp_for<typename P::T>(top - all) : sum == 0.f ? 0.f : "
     "exp_for<typename P::T>(top - all); }\n"
     "// One query of each head against a cache. A block has R heads that share their keys, PARTS blocks share "
-    "these: CLUSTER\n"
-    "// of them as a cluster, JOINS clusters by attention_join. The row that this\n"
-    "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what "
-    "stood there into saved_k and saved_v.\n"
-    "// Keys are on their way to shared memory, STAGES at a time, before the kernels before this one have ended; a "
-    "thread reads what it has copied by itself.\n"
-    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V, R, PARTS, "
-    "CLUSTER, JOINS, STAGES, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, "
-    "scale(); MADE_Q, MADE_K: the query, the appended row of keys is what `tq`, `tk` make of it (1: a warp, 2: all "
-    "threads), its first row Q0, K0\n"
+    "these: the blocks of a cluster join their sums in its first block, and JOINS clusters in the last of them to "
+    "end, by way of `parts` and `done` (0 before and after).\n"
+    "// The row that this step appends comes from rows_k and rows_v, whoever reads it; one block writes it into "
+    "the cache, what stood there into saved_k and saved_v.\n"
+    "// Keys are on their way to shared memory, U * STAGES of them to a thread, before the kernels before this one "
+    "have ended. A thread reads what it has copied by itself, and has its own maximum: lanes that share a key join "
+    "their sums of it, others theirs at the end.\n"
+    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V elements of 16 "
+    "bytes, LANES to a key, R, U, STAGES, PARTS, CLUSTER, JOINS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB "
+    "RVH, LENGTH, CAUSAL, APPEND, EARLY, scale(); MADE_Q, MADE_K: the query, the appended row of keys is what "
+    "`tq`, `tk` make of it (1: a warp, 2: all threads), its first row Q0, K0\n"
     "struct one_as_it_lies { template <class T> M void run(T *, T *, i64, int, int) const {} };\n"
-    "// 16 bytes that thread copies for itself, in slots of 256 threads\n"
+    "// 16 bytes that each of 256 threads copies for itself, in slots\n"
     "struct one_ring {\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "  u32 to;\n"
@@ -11551,7 +11553,7 @@ static const char one_text[] =
     "  enum { V = P::V, R = P::R, LANES = P::LANES };\n"
     "  float x[R][V], o[R][V], top[R], sum[R];\n"
     "  typename P::X by[R];\n"
-    "  // U keys whose scores count below `left` steps of `step` from here on\n"
+    "  // U keys from j on, `step` apart, of which those below `end` count\n"
     "  template <int U> M void take(const uint4 *k, const uint4 *v, int j, int step, int end) {\n"
     "    const typename P::T tag = typename P::T();\n"
     "    UNROLL for (int r = 0; r < R; r++) {\n"
@@ -11596,18 +11598,28 @@ static const char one_text[] =
     "    UNROLL for (int w = 0; w < N; w++) { const float f = share_of<P>(part[w][r][P::DK], part[w][r][P::DK + "
     "1], all); num = gn_fma(f, part[w][r][c], num); den = gn_fma(f, part[w][r][P::DK + 1], den); }\n"
     "  }\n"
-    "  // at: the head among all; part: which of its JOINS\n"
-    "  M void store(i64 at, int c, int part, typename P::T *out, float *parts) const {\n"
-    "    if (P::JOINS == 1) { put(out[at * P::DK + c], P::WRITTEN || den != 0.f ? num / den : 0.f); return; }\n"
-    "    float *to = parts + (at * P::JOINS + part) * (P::DK + 2);\n"
-    "    to[2 + c] = num;\n"
-    "    if (c == 0) { to[0] = all; to[1] = den; }\n"
+    "  // Those of other blocks: past the L1, which may hold what stood there before\n"
+    "  M void init(const volatile float *part, int c) {\n"
+    "    float top[N], sum[N], o[N];\n"
+    "    UNROLL for (int w = 0; w < N; w++) { top[w] = part[w * (P::DK + 2)]; sum[w] = part[w * (P::DK + 2) + 1]; "
+    "o[w] = part[w * (P::DK + 2) + 2 + c]; }\n"
+    "    all = gn_f32(0xff800000u);\n"
+    "    num = den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < N; w++) all = max_nan(all, top[w]);\n"
+    "    UNROLL for (int w = 0; w < N; w++) { const float f = share_of<P>(top[w], sum[w], all); num = gn_fma(f, "
+    "o[w], num); den = gn_fma(f, sum[w], den); }\n"
+    "  }\n"
+    "  M void store(typename P::T *out) const { put(*out, P::WRITTEN || den != 0.f ? num / den : 0.f); }\n"
+    "  M void leave(float *part, int c) const {\n"
+    "    part[2 + c] = num;\n"
+    "    if (c == 0) { part[0] = all; part[1] = den; }\n"
     "  }\n"
     "};\n"
     "template <class P, class FQ, class FK> M void attention_one(const FQ &tq, const FK &tk, const typename P::T "
     "*q, typename P::T *k, typename P::T *v, const typename P::T *rows_k, const typename P::T *rows_v, const "
     "typename P::L *pos, const typename P::N &length, typename P::X x_, typename P::T *saved_k, typename P::T "
-    "*saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
+    "*saved_v, typename P::T *out, float *parts, u32 *done, u32 *err, u32 node, u32 append, u32 flag_k, u32 "
+    "flag_v) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, D_ = P::DK, R = P::R, WIDE = (D_ + V - 1) / V, LANES = P::LANES, KEYS = 32 / LANES, STEP = "
     "8 * KEYS, U = P::U, STAGES = P::STAGES };\n"
@@ -11727,18 +11739,36 @@ static const char one_text[] =
     "    const int r = i / D_, c = i % D_;\n"
     "    one_join<P, 8> all;\n"
     "    all.init(part, r, c);\n"
-    "    if (P::CLUSTER == 1) { all.store(at + r, c, mine, out, parts); continue; }\n"
+    "    if (P::PARTS == 1) { all.store(out + (at + r) * D_ + c); continue; }\n"
+    "    if (P::CLUSTER == 1) { all.leave(parts + ((at + r) * P::JOINS + mine) * (D_ + 2), c); continue; }\n"
     "    put_first(&joined[rank][r][c], all.num);\n"
     "    if (c == 0) { put_first(&joined[rank][r][D_], all.all); put_first(&joined[rank][r][D_ + 1], all.den); }\n"
     "  }\n"
-    "  if (P::CLUSTER == 1) return;\n"
-    "  cluster_arrive();\n"
-    "  cluster_wait();\n"
-    "  if (rank) return;\n"
+    "  if (P::PARTS == 1) return;\n"
+    "  if (P::CLUSTER > 1) {\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "    if (rank) return;\n"
+    "    for (int i = t; i < R * D_; i += 256) {\n"
+    "      one_join<P, P::CLUSTER> all;\n"
+    "      all.init(joined, i / D_, i % D_);\n"
+    "      if (P::JOINS == 1) all.store(out + at * D_ + i);\n"
+    "      else all.leave(parts + ((at + i / D_) * P::JOINS + mine / P::CLUSTER) * (D_ + 2), i % D_);\n"
+    "    }\n"
+    "    if (P::JOINS == 1) return;\n"
+    "  }\n"
+    "  __shared__ u32 before;\n"
+    "  __threadfence();\n"
+    "  __syncthreads();\n"
+    "  if (t == 0) before = atomicAdd(done + blockIdx.x / P::PARTS, 1u);\n"
+    "  __syncthreads();\n"
+    "  if (before + 1 < P::JOINS) return;\n"
+    "  __threadfence();\n"
+    "  if (t == 0) done[blockIdx.x / P::PARTS] = 0;\n"
     "  for (int i = t; i < R * D_; i += 256) {\n"
-    "    one_join<P, P::CLUSTER> all;\n"
-    "    all.init(joined, i / D_, i % D_);\n"
-    "    all.store(at + i / D_, i % D_, mine / P::CLUSTER, out, parts);\n"
+    "    one_join<P, P::JOINS> all;\n"
+    "    all.init(parts + (at + i / D_) * P::JOINS * (D_ + 2), i % D_);\n"
+    "    all.store(out + at * D_ + i);\n"
     "  }\n"
     "}\n";
 
@@ -11832,7 +11862,7 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
 typedef struct one_form {
     attention_form a;
     int64_t heads, parts, cluster;
-    int each, stages;
+    int each, stages, free;
 } one_form;
 
 static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
@@ -11850,12 +11880,14 @@ static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     f->heads = 1;
     f->each = 2;
     f->stages = 4;
+    f->free = 0;
     for (int64_t r = 2; r <= 4; r++)
         if (a->dims[1] / a->k.dims[1] % r == 0 && r * dim <= 512) f->heads = r;
-    int64_t joins = 1, want[5] = { 0 };
+    int64_t joins = 1, want[6] = { 0 };
     const char *t = getenv("GENIE_ONE");
     if (t) {
-        sscanf(t, "%ld,%ld,%ld,%ld,%ld", &want[0], &want[1], &want[2], &want[3], &want[4]);
+        sscanf(t, "%ld,%ld,%ld,%ld,%ld,%ld", &want[0], &want[1], &want[2], &want[3], &want[4], &want[5]);
+        f->free = (int)want[5];
         if (want[0] && a->dims[1] / a->k.dims[1] % want[0] == 0) f->heads = want[0];
         if (want[1]) most = want[1];
         if (want[2]) joins = want[2];
@@ -12457,6 +12489,21 @@ static void put_length(emit *e, const fusion *u, const attention_form *a) {
     gn_free(l);
 }
 
+/* Where clusters leave their sums for the last of them, and how many have: of the plan's attentions in turn. */
+static void emit_joined(emit *e, const one_form *f) {
+    const attention_form *a = &f->a;
+    size_t heads = (size_t)(a->dims[0] * a->dims[1]),
+           bytes = heads * (size_t)(f->parts / f->cluster) * (size_t)(a->q.dims[3] + 2) * 4;
+    uint32_t blocks = (uint32_t)(heads / (size_t)f->heads);
+    if (bytes > e->scratch) e->scratch = bytes;
+    if (blocks > e->n_done) {
+        e->done = e->n_flags;
+        e->n_flags += e->n_done = blocks;
+    }
+    emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->done) * 4 });
+}
+
 static void emit_one(emit *e, const fusion *u, one_form *f) {
     attention_form *a = &f->a;
     uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base,
@@ -12493,7 +12540,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     }
     emit_node(e, node, type, false, "o");
     bool joined = f->parts > f->cluster;
-    if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (joined) emit_joined(e, f);
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || a->length || append;
@@ -12502,18 +12549,15 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         !append           ? "0, 0, 0"
         : one_makes(u, 1) ? "0, rows_v, pos"
                           : "rows_k, rows_v, pos",
-        "used", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        "used", append ? "saved_k, saved_v" : "0, 0", joined ? "parts, done" : "0, 0",
         append ? "append, flag_k, flag_v" : "0, 0, 0");
     snprintf(name, sizeof name, "%s%s%sattention_one_%s%s", u->made[0] || u->made[1] ? "rows_" : "",
              u->turn[0] || u->turn[1] ? "rotary_" : "", append ? "append_" : "", type, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    e->bounds = "__launch_bounds__(256, 2)";
+    if (!f->free) e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, (uint64_t)(a->dims[0] * a->dims[1] / f->heads * f->parts), 1, 256,
                        (uint32_t)(f->each * f->stages) * 2 * 4096);
-    attention_form parts = *a;
-    parts.parts = f->parts / f->cluster;
-    if (joined) emit_attention_join(e, node, &parts);
 }
 
 /* An attention in a form of its own: written out, or one query of each head. */
