@@ -92,7 +92,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 28
+#define GN__CU_GENERATOR 29
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -11858,16 +11858,42 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
 }
 
 /* How one query of each head is answered. */
-/* heads: of a block, which share their keys; parts: blocks that share these; cluster: as many of them as a cluster. */
+/* heads: of a block, which share their keys; parts: blocks that share these, `cluster` of them as a cluster. */
 typedef struct one_form {
     attention_form a;
     int64_t heads, parts, cluster;
-    int each, stages, free;
 } one_form;
+
+/* Keys and values that a thread has on their way: ONE_EACH of both at a time; where copies are not asynchronous it
+   waits for each. */
+enum { ONE_EACH = 2, ONE_STAGES = 4 };
+static int one_stages(const emit *e) { return emit_has_async_copies(e) ? ONE_STAGES : 1; }
+
+/* Heads of a block: as many as share keys, up to ONE_HEADS whose sums fit its registers and shared memory. Blocks of a
+   cluster: each has ONE_KEYS keys and more when the cache is full. Clusters that share keys: each block has ONE_LONG,
+   which outweighs that they join their sums through memory. */
+enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_CLUSTER = 8, ONE_PARTS = 32, ONE_KEYS = 64, ONE_LONG = 512 };
+
+/* Of shapes alone, so that the order of addition is. */
+static void one_divide(const emit *e, one_form *f, int64_t heads) {
+    const attention_form *a = &f->a;
+    int64_t keys = keys_of(a), blocks = emit_processors(e), shared = a->dims[1] / a->k.dims[1];
+    f->heads = 1;
+    for (int64_t r = 2; r <= ONE_HEADS; r++)
+        if (shared % r == 0 && r * a->q.dims[3] <= ONE_WIDTH) f->heads = r;
+    heads /= f->heads;
+    f->cluster = 1;
+    while (emit_has_clusters(e) && f->cluster < ONE_CLUSTER && heads * f->cluster * 2 <= blocks &&
+           keys >= f->cluster * 2 * ONE_KEYS)
+        f->cluster *= 2;
+    int64_t least = emit_has_clusters(e) ? ONE_LONG : ONE_KEYS;
+    for (f->parts = f->cluster; f->parts < ONE_PARTS && heads * f->parts * 2 <= blocks && keys >= f->parts * 2 * least;)
+        f->parts *= 2;
+}
 
 static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     gn_dtype d = a->q.dtype;
-    int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
+    int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1];
     f->a = *a;
     if (e->invariant || a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) ||
         dim < 16 || dim > 256 || dim * types[d].bytes > 512 || dim * types[d].bytes % 16)
@@ -11876,30 +11902,7 @@ static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     if (a->k.dims[3] != dim || a->v.dims[3] != dim) return false;
     attention_moves(&f->a, false);
     if (a->written && (f->a.moved[0] || f->a.moved[1] || f->a.moved[2])) return false;
-    int64_t keys = keys_of(a), most = emit_has_clusters(e) ? 8 : 1;
-    f->heads = 1;
-    f->each = 2;
-    f->stages = 4;
-    f->free = 0;
-    for (int64_t r = 2; r <= 4; r++)
-        if (a->dims[1] / a->k.dims[1] % r == 0 && r * dim <= 512) f->heads = r;
-    int64_t joins = 1, want[6] = { 0 };
-    const char *t = getenv("GENIE_ONE");
-    if (t) {
-        sscanf(t, "%ld,%ld,%ld,%ld,%ld,%ld", &want[0], &want[1], &want[2], &want[3], &want[4], &want[5]);
-        f->free = (int)want[5];
-        if (want[0] && a->dims[1] / a->k.dims[1] % want[0] == 0) f->heads = want[0];
-        if (want[1]) most = want[1];
-        if (want[2]) joins = want[2];
-        if (want[3]) f->each = (int)want[3];
-        if (want[4]) f->stages = (int)want[4];
-    }
-    heads /= f->heads;
-    for (f->cluster = 1; f->cluster < most && heads * f->cluster * 2 <= blocks && keys >= f->cluster * 64;)
-        f->cluster *= 2;
-    f->parts = f->cluster * joins;
-    if (!emit_has_clusters(e))
-        for (; f->parts < 32 && heads * f->parts * 2 <= blocks && keys >= f->parts * 64;) f->parts *= 2;
+    one_divide(e, f, heads);
     return true;
 }
 
@@ -12418,7 +12421,7 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
         "JOINS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, EARLY = %d, SMALL = %d, NEXT = %d, MADE_Q "
         "= %d, "
         "MADE_K = %d };\n",
-        (long long)a->q.dims[3], (long long)a->q.dims[3], vector, lanes, (long long)f->heads, f->each, f->stages,
+        (long long)a->q.dims[3], (long long)a->q.dims[3], vector, lanes, (long long)f->heads, ONE_EACH, one_stages(e),
         (long long)f->parts, (long long)f->cluster, (long long)(f->parts / f->cluster), a->length, a->causal,
         a->written, u->append[0] != 0, early, is_small(&a->k) && is_small(&a->v), NEXT_STARTS, one_makes(u, 0),
         one_makes(u, 1));
@@ -12555,9 +12558,9 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
              u->turn[0] || u->turn[1] ? "rotary_" : "", append ? "append_" : "", type, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    if (!f->free) e->bounds = "__launch_bounds__(256, 2)";
+    e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, (uint64_t)(a->dims[0] * a->dims[1] / f->heads * f->parts), 1, 256,
-                       (uint32_t)(f->each * f->stages) * 2 * 4096);
+                       (uint32_t)(ONE_EACH * one_stages(e)) * 2 * 4096);
 }
 
 /* An attention in a form of its own: written out, or one query of each head. */
