@@ -11858,37 +11858,44 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
 }
 
 /* How one query of each head is answered. */
-/* heads: of a block, which share their keys; parts: blocks that share these, `cluster` of them as a cluster. */
+/* heads: of a block, which share their keys; parts: blocks that share these, `cluster` of them as a cluster; each,
+   stages: keys that a thread works on at a time, and how often as many it has room for. */
 typedef struct one_form {
     attention_form a;
     int64_t heads, parts, cluster;
+    int each, stages;
 } one_form;
 
-/* Keys and values that a thread has on their way: ONE_EACH of both at a time; where copies are not asynchronous it
-   waits for each. */
-enum { ONE_EACH = 2, ONE_STAGES = 4 };
-static int one_stages(const emit *e) { return emit_has_async_copies(e) ? ONE_STAGES : 1; }
-
 /* Heads of a block: as many as share keys, up to ONE_HEADS whose sums fit its registers and shared memory. Blocks of a
-   cluster: each has ONE_KEYS keys and more when the cache is full. Clusters that share keys: each block has ONE_LONG,
-   which outweighs that they join their sums through memory. */
-enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_CLUSTER = 8, ONE_PARTS = 32, ONE_KEYS = 64, ONE_LONG = 512 };
+   cluster: while each of a block's lanes has ONE_KEYS keys of a full cache, twice as many with several heads. Clusters
+   that share keys: each block has ONE_LONG, which outweighs that they join their sums through memory. */
+enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_CLUSTER = 8, ONE_PARTS = 32, ONE_KEYS = 4, ONE_LONG = 512 };
 
-/* Of shapes alone, so that the order of addition is. */
+/* Lanes that share a key, of 16 bytes each. */
+static int one_lanes(const attention_form *a) {
+    int lanes = 1, bytes = (int)a->q.dims[3] * types[a->q.dtype].bytes;
+    while (lanes * 16 < bytes) lanes *= 2;
+    return lanes;
+}
+
+/* By shapes alone, so that the order of addition is. No more blocks are made than run at once. */
 static void one_divide(const emit *e, one_form *f, int64_t heads) {
     const attention_form *a = &f->a;
-    int64_t keys = keys_of(a), blocks = emit_processors(e), shared = a->dims[1] / a->k.dims[1];
+    bool clusters = emit_has_clusters(e);
+    int64_t keys = keys_of(a), shared = a->dims[1] / a->k.dims[1], blocks = emit_processors(e);
     f->heads = 1;
     for (int64_t r = 2; r <= ONE_HEADS; r++)
         if (shared % r == 0 && r * a->q.dims[3] <= ONE_WIDTH) f->heads = r;
     heads /= f->heads;
-    f->cluster = 1;
-    while (emit_has_clusters(e) && f->cluster < ONE_CLUSTER && heads * f->cluster * 2 <= blocks &&
-           keys >= f->cluster * 2 * ONE_KEYS)
-        f->cluster *= 2;
-    int64_t least = emit_has_clusters(e) ? ONE_LONG : ONE_KEYS;
-    for (f->parts = f->cluster; f->parts < ONE_PARTS && heads * f->parts * 2 <= blocks && keys >= f->parts * 2 * least;)
-        f->parts *= 2;
+    int64_t least = 256 / one_lanes(a) * (f->heads > 1 ? 2 * ONE_KEYS : ONE_KEYS);
+    for (f->cluster = 1; clusters && f->cluster < ONE_CLUSTER && keys >= f->cluster * 2 * least; f->cluster *= 2)
+        if (heads * f->cluster * 2 > sgemm_slots(e, (int)f->cluster * 2)) break;
+    if (clusters) blocks = sgemm_slots(e, (int)f->cluster), least = ONE_LONG;
+    f->parts = f->cluster;
+    while (f->parts < ONE_PARTS && heads * f->parts * 2 <= blocks && keys >= f->parts * 2 * least) f->parts *= 2;
+    f->each = f->heads == 1 ? 4 : 2;
+    f->stages = f->each == 2 || (clusters && heads * f->parts <= blocks) ? 4 : 2;
+    if (!emit_has_async_copies(e)) f->stages = 1;
 }
 
 static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
@@ -12409,8 +12416,7 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
                          const gn_view *rows_v, bool early) {
     const attention_form *a = &f->a;
     text *t = &e->types;
-    int vector = 16 / types[a->q.dtype].bytes, lanes = 1;
-    while (lanes * vector < a->q.dims[3]) lanes *= 2;
+    int vector = 16 / types[a->q.dtype].bytes;
     put(t,
         "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef @_n N; typedef @_x X; static const i64 H = "
         "%lldll, G = %lldll, S = %lldll;\n",
@@ -12421,7 +12427,7 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
         "JOINS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, EARLY = %d, SMALL = %d, NEXT = %d, MADE_Q "
         "= %d, "
         "MADE_K = %d };\n",
-        (long long)a->q.dims[3], (long long)a->q.dims[3], vector, lanes, (long long)f->heads, ONE_EACH, one_stages(e),
+        (long long)a->q.dims[3], (long long)a->q.dims[3], vector, one_lanes(a), (long long)f->heads, f->each, f->stages,
         (long long)f->parts, (long long)f->cluster, (long long)(f->parts / f->cluster), a->length, a->causal,
         a->written, u->append[0] != 0, early, is_small(&a->k) && is_small(&a->v), NEXT_STARTS, one_makes(u, 0),
         one_makes(u, 1));
@@ -12558,9 +12564,8 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
              u->turn[0] || u->turn[1] ? "rotary_" : "", append ? "append_" : "", type, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, (uint64_t)(a->dims[0] * a->dims[1] / f->heads * f->parts), 1, 256,
-                       (uint32_t)(ONE_EACH * one_stages(e)) * 2 * 4096);
+                       (uint32_t)(f->each * f->stages) * 2 * 4096);
 }
 
 /* An attention in a form of its own: written out, or one query of each head. */
@@ -12581,15 +12586,16 @@ static bool fuses_steps(void) { return !env_is("GENIE_CUDA_FUSE", "0"); }
 /* ---- who reads what ---- */
 
 /* How often steps read a base's memory, and whether something outlives the run in it. */
-/* step: 1 + that of a node */
+/* step: 1 + that of a node; taken: of the reads, those of attentions that compute it by themselves */
 typedef struct readers {
-    uint32_t *reads;
+    uint32_t *reads, *taken;
     bool *held;
     uint32_t *step;
 } readers;
 
 static void readers_deinit(readers *r) {
     gn_free(r->reads);
+    gn_free(r->taken);
     gn_free(r->held);
     gn_free(r->step);
 }
@@ -12598,9 +12604,10 @@ static bool readers_init(readers *r, const emit *e) {
     const gn_part *p = e->part;
     const gn_layout *l = e->layout;
     r->reads = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->reads);
+    r->taken = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->taken);
     r->held = (bool *)alloc_zero((p->n_nodes + 1) * sizeof *r->held);
     r->step = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->step);
-    if (!r->reads || !r->held || !r->step) return false;
+    if (!r->reads || !r->taken || !r->held || !r->step) return false;
     for (size_t i = 0; i < l->n_steps; i++) {
         const gn_kernel_step *s = &l->steps[i];
         r->step[s->node] = (uint32_t)i + 1;
@@ -12764,6 +12771,10 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
         }
     } else u.append[0] = u.append[1] = 0;
     u.length = takes_length(e, r, &shown);
+    if (u.length) {
+        uint32_t base = e->layout->steps[u.length - 1].node;
+        if (++r->taken[base] == r->reads[base] && !r->held[base]) takes_in(e, u.length - 1, i);
+    }
     e->fusions[i] = u;
 }
 
