@@ -107,7 +107,10 @@
                      computes. genie_serve --trace FILE does the same for a server. Open the file in Perfetto or
                      chrome://tracing; a file named *.jsonl is for jq. examples/genie_trace summarises and draws it, and
                      records any other CUDA program in the same form. An event takes some 0.04 us, 0.06 where Linux does
-                     not keep time by the processor's counter.
+                     not keep time by the processor's counter. Calls so short that their events would take more than a
+                     64th of the time of all calls are recorded now and then only: "left out" says how many of a name
+                     are not there, and between when. What is seldom (a plan, weights) always is.
+                     $GENIE_TRACE_ALL=1 (gn_desc.trace_all) records every call; so do trace_kernels and gn_desc.trace.
        Remote        A server is a device like any other: gn_open connects, everything else is the same.
                      Equal identities (gn_get_device) compute equal bits: the order in which a sum is added depends on
                      shapes alone, never on how operands lie in memory, and the result of every op is rounded to its
@@ -483,6 +486,7 @@ typedef struct gn_desc {
                                $GENIE_TRACE, else none */
     bool trace_kernels;     /* trace each kernel too, with its time on the device: now and then a step is run kernel by
                                kernel, and the trace states what that cost ($GENIE_TRACE_KERNELS=1) */
+    bool trace_all;         /* record every call, however short ($GENIE_TRACE_ALL=1); see "Trace" in the manual */
     uint64_t plan_memory;   /* bytes of plans kept, the most recently used; a dropped plan is made again when needed. 0:
                              256 MiB */
     gn_progress_fn progress; /* called while weights go to a server, on the thread of the call that sends them: before
@@ -4524,6 +4528,7 @@ typedef struct gn__trace_file {
     bool lines, begun, written; /* JSON Lines; an object is in the text, the text in the file */
     int failed;                 /* errno of the first write that failed */
     uint32_t users, n_lanes;
+    uint64_t event_ns; /* what one costs the thread that it is of */
     gn__atomic n_peers;
     bool quits;
     gn__atomic filling; /* the writer is not to wait */
@@ -4544,13 +4549,25 @@ static GN__THREAD_LOCAL struct {
     bool on, kernels;
     gn__trace_file *file;
     gn__spans *peer;
+    bool spares;       /* what it does is left out: see gn__sampler */
+    uint64_t woke_ns;  /* since when it is not, in the midst of a call; 0: from its begin on */
+    uint64_t n_events; /* that it has put into files */
     uint64_t unpacked; /* bytes that what was received has grown by since a message was last told */
     char lane[32];
 } gn__tracing;
 
-bool gn_traces(void) { return gn__tracing.on; }
+bool gn_traces(void) { return gn__tracing.on && !gn__tracing.spares; }
 bool gn_traces_kernels(void) { return gn__tracing.on && gn__tracing.kernels; }
-GN__INLINE uint64_t gn__span_begin(void) { return gn__tracing.on ? gn_now_ns() : 0; }
+GN__INLINE uint64_t gn__span_begin(void) { return gn_traces() ? gn_now_ns() : 0; }
+
+/* Of what is seldom, and therefore never left out; nor is the rest of its call. */
+static uint64_t gn__span_begin_seldom(void) {
+    if (!gn__tracing.on) return 0;
+    uint64_t now = gn_now_ns();
+    if (gn__tracing.spares) gn__tracing.woke_ns = now;
+    gn__tracing.spares = false;
+    return now;
+}
 
 GN__COLD_BEGIN
 /* From here on the thread is traced to these, or to nobody. */
@@ -4860,6 +4877,7 @@ GN__NOINLINE static void gn__trace_hurry(gn__trace_file *x) {
 
 /* A full half is written by whoever needs room. */
 static void gn__trace_add(gn__trace_file *x, const gn_span *s, uint16_t process) {
+    gn__tracing.n_events++;
     size_t filled = gn__spans_add(&x->spans, s, process);
     if (filled > GN__SPANS_OF_FILE / 4 && !gn__atomic_load(&x->filling)) gn__trace_hurry(x);
     if (filled) return;
@@ -4897,6 +4915,23 @@ static void gn__trace_path(const char *path, char out[512]) {
     else gn__copy_text(out, 512, path);
 }
 
+/* ns that an event takes: the quickest of a few, since the first touch new memory. */
+static uint64_t gn__trace_event_ns(gn__trace_file *x) {
+    enum { TIMES = 4, EVENTS = 16 };
+    uint64_t best = UINT64_MAX;
+    for (int i = 0; i < TIMES; i++) {
+        uint64_t start = gn_now_ns();
+        for (int k = 0; k < EVENTS; k++) {
+            gn_span s = { GN_STAGE_CALL, "gn_read", "thread 1", false, gn_now_ns(), 0, 0, 0, "cpu:0" };
+            s.end_ns = gn_now_ns();
+            gn__spans_add(&x->spans, &s, 0);
+        }
+        best = GN__MIN(best, (gn_now_ns() - start) / EVENTS);
+    }
+    x->spans.n = 0;
+    return GN__MAX(best, (uint64_t)1);
+}
+
 /* What the file begins with: who writes it, and what its clock is. */
 static void gn__trace_head(gn__trace_file *x) {
     struct timespec wall = { 0, 0 };
@@ -4927,6 +4962,7 @@ static gn_result gn__trace_start(gn__trace_file *x, const char *path, gn_fault *
     if (!x->spare) x->spare = (uint8_t *)gn_alloc(GN__SPANS_OF_FILE);
     if (!x->spans.p || !x->spare || !gn__thread_start(&x->writer, gn__trace_main, x))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace");
+    x->event_ns = gn__trace_event_ns(x);
     if (!known) gn__trace_head(x);
     return GN_OK;
 }
@@ -5036,38 +5072,132 @@ GN__INLINE bool gn__nvtx(void) {
     return state == 1 || (state == 0 && gn__nvtx_find());
 }
 
+/* ---- which calls are recorded: all, unless that would take more than a 64th of the time of all calls. Then so many
+   of a name are left out as keep it below; the next one that is recorded says how many they were. What is seldom (a
+   plan is made, weights go up) is recorded always ---- */
+
+enum {
+    GN__SAMPLE_SHARE = 64,
+    GN__SAMPLE_FIRST = 512, /* events that may be recorded before any call has paid for them */
+    GN__SAMPLE_NAMES = 8    /* calls of more names are not left out */
+};
+
+typedef struct gn__sampler {
+    int64_t credit, most; /* ns of calls that were not spent: an event spends its own, GN__SAMPLE_SHARE times */
+    int64_t event;        /* what it spends */
+    uint64_t n_events;    /* of the thread, when the call began */
+    uint32_t n;
+    struct gn__sampled {
+        const char *name;
+        uint64_t took;     /* ns without its events; an unusually long one counts as twice the one before */
+        uint64_t ended_ns; /* the last that was recorded */
+        uint64_t left_out; /* since then */
+    } of[GN__SAMPLE_NAMES], *now;
+} gn__sampler;
+
+GN__COLD_BEGIN
+static gn__sampler *gn__sampler_open(const gn__trace_file *x) {
+    gn__sampler *s = (gn__sampler *)gn__alloc_zero(sizeof *s);
+    if (!s) return NULL; /* then all are recorded */
+    s->event = (int64_t)GN__MIN(x->event_ns, (uint64_t)1000000) * GN__SAMPLE_SHARE;
+    s->credit = s->most = s->event * GN__SAMPLE_FIRST;
+    return s;
+}
+
+/* "left out" says how many calls of a name are not in the trace, between the one before and this one. */
+static void gn__sampled_told(gn__trace_file *x, struct gn__sampled *c, uint64_t now) {
+    gn_span s = {
+        GN_STAGE_NOTE, c->name,     "left out",
+        true,          c->ended_ns, now,
+        c->left_out,   0,           "calls like those beside them, not recorded one by one; bytes: how many"
+    };
+    if (c->left_out) gn__trace_add(x, &s, 0);
+    c->left_out = 0;
+}
+
+static void gn__sampler_close(gn__sampler *s, gn__trace_file *x) {
+    uint64_t now = gn_now_ns();
+    for (uint32_t i = 0; s && i < s->n; i++) gn__sampled_told(x, &s->of[i], now);
+    gn_free(s);
+}
+GN__COLD_END
+
+/* They are few: a table would take longer. NULL: too many. */
+static struct gn__sampled *gn__sampled_find(gn__sampler *s, const char *name) {
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->of[i].name == name) return &s->of[i];
+    if (s->n == GN__SAMPLE_NAMES) return NULL;
+    s->of[s->n].name = name;
+    return &s->of[s->n++];
+}
+
+/* A call begins: whether it is left out. */
+static bool gn__sampler_spares(gn__sampler *s, gn__trace_file *x, const char *name) {
+    struct gn__sampled *c = s->now = gn__sampled_find(s, name);
+    s->n_events = gn__tracing.n_events;
+    if (!c || !c->took) return false; /* one of a name is recorded in any case */
+    s->credit = GN__MIN(s->credit + (int64_t)c->took, s->most);
+    if (s->credit < 0) {
+        c->left_out++;
+        return true;
+    }
+    if (c->left_out) gn__sampled_told(x, c, gn_now_ns());
+    return false;
+}
+
+/* A recorded one has ended. */
+static void gn__sampler_paid(gn__sampler *s, uint64_t begin_ns, uint64_t end_ns) {
+    struct gn__sampled *c = s->now;
+    int64_t events = (int64_t)(gn__tracing.n_events - s->n_events);
+    s->credit -= events * s->event;
+    if (!c) return;
+    int64_t took = (int64_t)(end_ns - begin_ns) - events * s->event / GN__SAMPLE_SHARE;
+    took = GN__MIN(GN__MAX(took, (int64_t)1), (int64_t)1 << 40);
+    c->took = c->took ? GN__MIN((uint64_t)took, 2 * c->took) : (uint64_t)took;
+    c->ended_ns = end_ns;
+}
+
 /* ---- who is told of a context's calls: its program, a file ---- */
 
 typedef struct gn__watch {
     gn_trace_fn fn;
     void *user;
     gn__trace_file *file;
-    const gn_ctx *of; /* whose calls they are */
+    gn__sampler *sampler; /* NULL: every call is recorded */
+    const gn_ctx *of;     /* whose calls they are */
     bool kernels;
 } gn__watch;
 
 GN__INLINE bool gn__watches(const gn__watch *w) { return w->fn || w->file; }
 
-/* Of what a program or a device does, as it begins: the time. */
+/* Of what a program or a device does, as it begins: the time; 0: it is left out. */
 static uint64_t gn__watch_begin(const gn__watch *w, const char *name) {
+    if (gn__tracing.spares) return 0;
     if (w->file && gn__nvtx()) gn__nvtx_push(name);
     return gn_now_ns();
 }
 
-/* `beside`: it may overlap others of its kind. bytes: of tensors. */
-static void gn__watch_span(const gn__watch *w, gn_stage stage, const char *name, const char *device, bool beside,
-                           uint64_t begin_ns, uint64_t bytes) {
+static uint64_t gn__watch_begin_seldom(const gn__watch *w, const char *name) {
+    gn__span_begin_seldom();
+    return gn__watch_begin(w, name);
+}
+
+/* `beside`: it may overlap others of its kind. bytes: of tensors. Returns when it ended. */
+static uint64_t gn__watch_span(const gn__watch *w, gn_stage stage, const char *name, const char *device, bool beside,
+                               uint64_t begin_ns, uint64_t bytes) {
     uint64_t now = gn_now_ns();
     gn_trace_event e = { name, device, begin_ns / 1000, now / 1000, bytes };
     gn_span s = { stage, name, beside ? device : NULL, beside, begin_ns, now, bytes, 0, device };
     if (w->fn) w->fn(w->user, &e);
     if (w->file) gn__trace_add(w->file, &s, 0);
+    return now;
 }
 
-static void gn__watch_end(const gn__watch *w, gn_stage stage, const char *name, const char *device, uint64_t begin_ns,
-                          uint64_t bytes) {
+static uint64_t gn__watch_end(const gn__watch *w, gn_stage stage, const char *name, const char *device,
+                              uint64_t begin_ns, uint64_t bytes) {
+    if (!begin_ns) return 0;
     if (w->file && gn__nvtx()) gn__nvtx_pop();
-    gn__watch_span(w, stage, name, device, false, begin_ns, bytes);
+    return gn__watch_span(w, stage, name, device, false, begin_ns, bytes);
 }
 
 /* >>types ==========================================================================================
@@ -6558,8 +6688,23 @@ static double gn__node_flops(const gn_ctx *g, uint32_t id) {
 /* ---- trace: off, one branch that is predicted ---- */
 
 GN__NOINLINE static uint64_t gn__traced_begin(const gn_ctx *g, const char *name) {
-    gn__trace_to(g->watch.file, NULL, g->watch.kernels);
-    return gn__watches(&g->watch) ? gn__watch_begin(&g->watch, name) : 0;
+    const gn__watch *w = &g->watch;
+    if (gn__tracing.file != w->file || gn__tracing.peer || gn__tracing.kernels != w->kernels)
+        gn__trace_to(w->file, NULL, w->kernels);
+    gn__tracing.spares = w->sampler && gn__sampler_spares(w->sampler, w->file, name);
+    return gn__watches(w) ? gn__watch_begin(w, name) : 0;
+}
+
+/* One that was left out until something happened in it begins there. */
+GN__NOINLINE static void gn__traced_end(const gn__watch *w, const char *name, uint64_t begin_ns, uint64_t bytes) {
+    uint64_t woke_ns = gn__tracing.woke_ns, end_ns = 0;
+    gn__tracing.woke_ns = 0;
+    if (begin_ns) end_ns = gn__watch_end(w, GN_STAGE_CALL, name, "", begin_ns, bytes);
+    else if (woke_ns) {
+        end_ns = gn__watch_span(w, GN_STAGE_CALL, name, "it began earlier", false, woke_ns, bytes);
+        if (w->sampler && w->sampler->now) w->sampler->now->left_out--;
+    }
+    if (w->sampler && end_ns) gn__sampler_paid(w->sampler, begin_ns ? begin_ns : woke_ns, end_ns);
 }
 
 /* The calling thread works for this context from here on. */
@@ -6573,7 +6718,8 @@ GN__INLINE uint64_t gn__call_begin(gn_ctx *g, const char *name) {
     return gn__trace_begin(g, name);
 }
 GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_ns, uint64_t bytes) {
-    if (gn__watches(&g->watch)) gn__watch_end(&g->watch, GN_STAGE_CALL, name, "", begin_ns, bytes);
+    if (gn__tracing.spares) gn__tracing.spares = false;
+    else if (gn__watches(&g->watch)) gn__traced_end(&g->watch, name, begin_ns, bytes);
 }
 
 GN__COLD_BEGIN
@@ -28471,7 +28617,7 @@ static gn_result gn__device_pop(gn__multi *m, gn__device *u, gn__piece_run **out
     if (!told) r = gn__device_error(u, r, f);
     u->oldest = running->next;
     u->busy = u->oldest != NULL;
-    if (gn__watches(&m->trace))
+    if (gn__watches(&m->trace) && !gn__tracing.spares)
         gn__watch_span(&m->trace, GN_STAGE_LAUNCH, "run", u->name, true, running->begin_us * 1000, 0);
     running->at = r && r != GN_NO_VALUE ? GN__PIECE_FAILED : GN__PIECE_DONE;
     if (running->at == GN__PIECE_FAILED) return r;
@@ -29734,18 +29880,25 @@ typedef struct gn__traced_plan {
     uint64_t bytes; /* of its data */
 } gn__traced_plan;
 
+#define GN__TRACED_SELDOM(stage, name, bytes, call)                 \
+    gn__traced *t = (gn__traced *)self;                             \
+    uint64_t begin = gn__watch_begin_seldom(&t->watch, name);       \
+    gn_result r = t->inner.i->call;                                 \
+    gn__watch_end(&t->watch, stage, name, t->device, begin, bytes); \
+    return r
 #define GN__TRACED(stage, name, bytes, call)                        \
     gn__traced *t = (gn__traced *)self;                             \
+    if (gn__tracing.spares) return t->inner.i->call;                \
     uint64_t begin = gn__watch_begin(&t->watch, name);              \
     gn_result r = t->inner.i->call;                                 \
     gn__watch_end(&t->watch, stage, name, t->device, begin, bytes); \
     return r
 
 static gn_result gn__traced_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
-    GN__TRACED(GN_STAGE_UPLOAD, "slot_put", d->bytes, slot_put(t->inner.self, d, f));
+    GN__TRACED_SELDOM(GN_STAGE_UPLOAD, "slot_put", d->bytes, slot_put(t->inner.self, d, f));
 }
 static gn_result gn__traced_slot_drop(void *self, uint32_t slot, uint32_t gen) {
-    GN__TRACED(GN_STAGE_FREE, "slot_drop", 0, slot_drop(t->inner.self, slot, gen));
+    GN__TRACED_SELDOM(GN_STAGE_FREE, "slot_drop", 0, slot_drop(t->inner.self, slot, gen));
 }
 /* The first number that is a part of its own of a weight's name, as in "layers.12.up": most programs number their
    layers so. -1: there is none. */
@@ -29800,7 +29953,7 @@ static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, 
     gn__traced_plan *plan = (gn__traced_plan *)gn__alloc_zero(sizeof *plan);
     *out = NULL;
     if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    uint64_t begin = gn__watch_begin(&t->watch, "plan_make");
+    uint64_t begin = gn__watch_begin_seldom(&t->watch, "plan_make");
     for (uint32_t i = 0; i < p->n_args; i++)
         if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA)
             plan->bytes = gn_size_add(plan->bytes, gn__part_bytes(p, p->args[i]));
@@ -29870,7 +30023,7 @@ static const gn_transport *gn__traced_listen(void *self, uint64_t since_us, uint
 }
 static void gn__traced_close(void *self) {
     gn__traced *t = (gn__traced *)self;
-    uint64_t begin = gn__watch_begin(&t->watch, "close");
+    uint64_t begin = gn__watch_begin_seldom(&t->watch, "close");
     t->inner.i->close(t->inner.self);
     gn__watch_end(&t->watch, GN_STAGE_FREE, "close", t->device, begin, 0);
     gn_free(t);
@@ -31314,7 +31467,7 @@ static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     size_t sent = 0, asked = 0;
     uint64_t bytes = r->stats->weight_bytes_sent, more = 0, left = 0;
     if (r->n_weights == 0) return GN_OK;
-    uint64_t begin = gn__span_begin();
+    uint64_t begin = gn__span_begin_seldom();
     for (size_t i = 0; i < r->n_weights; i++) {
         gn__remote_weight *w = &r->weights[i];
         if (!w->counted) more += w->slot.bytes;
@@ -34566,7 +34719,7 @@ static gn_result gn__server_set_desc(gn_server *server, const gn_server_desc *de
 static gn_result gn__server_add_device(gn_server *server, const char *text, size_t n, gn_fault *f) {
     gn_stats stats;
     gn_exec exec = { NULL, NULL };
-    uint64_t begin = gn__span_begin();
+    uint64_t begin = gn__span_begin_seldom();
     memset(&stats, 0, sizeof stats);
     if (server->n_devices == GN__DEVICES_MAX || n == 0 || n > 60)
         return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters",
@@ -35445,7 +35598,7 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
                        strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
-    uint64_t begin = gn__span_begin();
+    uint64_t begin = gn__span_begin_seldom();
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
     gn_trace_end(GN_STAGE_INITIALISE, "connect", begin, 0, NULL);
     return r != GN_OK ? r : gn__remote_start(g, t, on_server, several, stats, &out->exec, f);
@@ -35609,10 +35762,13 @@ static uint32_t gn__names_count(const char *names) {
 /* Who is told of what the context does; not of its own first node. */
 static gn_result gn__watch_open(gn_ctx *g, gn_fault *f) {
     const char *path = g->desc.trace_file ? g->desc.trace_file : getenv("GENIE_TRACE"),
-               *kernels = getenv("GENIE_TRACE_KERNELS");
-    g->watch = (gn__watch){ g->desc.trace, g->desc.trace_user, NULL, g, false };
+               *kernels = getenv("GENIE_TRACE_KERNELS"), *all = getenv("GENIE_TRACE_ALL");
+    g->watch = (gn__watch){ g->desc.trace, g->desc.trace_user, NULL, NULL, g, false };
     g->watch.kernels = g->desc.trace_kernels || (kernels && strcmp(kernels, "1") == 0);
-    return path && *path ? gn__trace_open(path, &g->watch.file, f) : GN_OK;
+    gn_result r = path && *path ? gn__trace_open(path, &g->watch.file, f) : GN_OK;
+    bool whole = g->desc.trace_all || (all && strcmp(all, "1") == 0) || g->watch.kernels || g->watch.fn;
+    if (g->watch.file && !whole) g->watch.sampler = gn__sampler_open(g->watch.file);
+    return r;
 }
 
 /* The devices are those of desc, unless transports are given that stand for all of them (`names` NULL). */
@@ -36248,6 +36404,7 @@ void gn_close(gn_ctx *g) {
     if (watch.file) gn__counters_told(g);
     gn__context_free(g);
     gn__trace_end(g, "gn_close", begin, 0);
+    if (watch.sampler) gn__sampler_close(watch.sampler, watch.file);
     gn__trace_to(NULL, NULL, false);
     if (watch.file) gn__trace_close(watch.file, log, log_user);
     gn__mutex_lock(&gn__contexts_lock);

@@ -51,7 +51,12 @@
  * Fusion. A graph becomes few kernels: chains of elementwise ops; reductions, softmaxes and norms with what is computed
  * before, between and behind them, called or written out (tests/rows_test.c counts them); attention, called or written
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
- * with bias, activation and residual; a decode step's norms, appends and arg max.
+ * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
+ *
+ * Few rows. Products of two to eight rows of 16 bits run on tensor cores whose left side is the weight: each weight is
+ * read once, straight into registers, and products of the same rows, gated halves, residuals and norms share a kernel
+ * as those of one row do. k is summed by a number of warps that it alone says (few_warps), so a row's sums depend
+ * neither on the other rows, nor on how many there are from two to eight, nor on strides or on what shares the kernel.
  *
  * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
  * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). With
@@ -92,7 +97,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 29
+#define GN__CU_GENERATOR 30
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -1807,9 +1812,9 @@ typedef struct emit {
     uint32_t *checked, n_checked; /* appends to pages whose slots have been checked */
     uint32_t n_flags; /* words behind the error words, 0 before the run: that an append has been done, blocks that have
                           ended */
-    uint32_t done, n_done; /* of those words: blocks that have ended of each group that joins its sums */
-    bool rereads;          /* what this kernel's pointers show may change while it waits: no restrict */
-    bool early, waits;     /* this kernel waits for those before it by itself; at its begin */
+    uint32_t counters, n_counters; /* of those words, what kernels leave at 0 */
+    bool rereads;                  /* what this kernel's pointers show may change while it waits: no restrict */
+    bool early, waits;             /* this kernel waits for those before it by itself; at its begin */
     uint8_t cluster;
     size_t save;                /* bytes that in-place appends save */
     const gn_kernel_step *tail; /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
@@ -2568,6 +2573,7 @@ typedef struct row_kernel {
     bool small, keeps;    /* keeps: what is read stays in registers */
     bool held[ROW_STEPS]; /* the value stands in registers of an input */
     uint32_t given;       /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
+    int64_t often;        /* rows that one block computes at a time then */
 } row_kernel;
 
 static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
@@ -3122,10 +3128,11 @@ static void row_threads(row_kernel *k) {
     k->order = row_order_of(k);
     k->vector = k->order.vector;
     int64_t steps = n / k->vector;
-    k->ty = !rows_run_along(g) ? 1 : steps > 256 ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
+    bool at_once = k->given && k->often > 1; /* one block has several rows, side by side */
+    k->ty = !rows_run_along(g) ? 1 : steps > 256 && !at_once ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
     /* few rows: more threads for each */
     while (rows_run_along(g) && k->ty < k->order.lanes && k->ty < steps &&
-           g->rows * k->ty < 256 * emit_processors(k->e))
+           (k->given ? 2 * k->ty * k->often <= 256 : g->rows * k->ty < 256 * emit_processors(k->e)))
         k->ty *= 2;
     k->lanes = k->order.lanes / k->ty;
     k->tx = 256 / k->ty;
@@ -3403,12 +3410,13 @@ static void put_row_params(row_kernel *k, const char *prefix, text *members, tex
 
 /* The struct `@_<prefix>`, whose run(to, first, count, own) computes so many rows of the group by all threads of a
    block: those of step `given` go to `to`, in shared memory; own: this block stores what else is asked for. Its
-   members' values stand behind those in `values`. */
-static void put_rows_within(emit *e, const row_group *g, uint32_t given, const char *prefix, text *values) {
+   members' values stand behind those in `values`. often: how many rows it is mostly asked for. */
+static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t often, const char *prefix,
+                            text *values) {
     row_kernel *k = (row_kernel *)alloc_zero(sizeof *k);
     text members = { 0 }, before = e->body;
     if (k) {
-        *k = (row_kernel){ .e = e, .g = g, .given = given + 1, .l = (loop *)alloc_zero(sizeof *k->l) };
+        *k = (row_kernel){ .e = e, .g = g, .given = given + 1, .often = often, .l = (loop *)alloc_zero(sizeof *k->l) };
         if (k->l && row_loads(k)) {
             row_threads(k);
             put_row_params(k, prefix, &members, values);
@@ -5890,6 +5898,235 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
 
+/* ---- two to eight rows, on tensor cores ---- */
+
+static const char few_text[] =
+    "// ---- two to eight rows by a matrix: each weight is read once, as a row of the left side of the tensor cores' "
+    "instruction; the rows are the right side's columns ----\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "template <int WORDS> M void stream_words(u32 *to, const void *p) {\n"
+    "#if defined(GN_HOST)\n"
+    "  UNROLL for (int i = 0; i < WORDS; i++) to[i] = ((const u32 *)p)[i];\n"
+    "#else\n"
+    "  if (WORDS == 1) asm volatile(\"ld.global.L1::no_allocate.u32 %0, [%1];\" : \"=r\"(to[0]) : \"l\"(p));\n"
+    "  else if (WORDS == 2) asm volatile(\"ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];\" : \"=r\"(to[0]), "
+    "\"=r\"(to[1]) : \"l\"(p));\n"
+    "  else { const uint4 w = stream(p); UNROLL for (int i = 0; i < 4; i++) to[i] = word_of(w, i); }\n"
+    "#endif\n"
+    "}\n"
+    "// The halves of two words, lower or upper, as neighbours.\n"
+    "D u32 paired(u32 x, u32 y, int upper) { return upper ? x >> 16 | (y & 0xffff0000u) : (x & 0xffffu) | y << 16; }\n"
+    "// Which of a tile's columns element q of the sums of instruction j is; g: lane / 4\n"
+    "template <class P> M int few_column(int g, int j, int q) { return P::DOT ? j * 16 + (q >> 1) * 8 + g : g * 2 * "
+    "P::TILES + j + (q >> 1) * P::TILES; }\n"
+    "// A lane's weights of 32 k from k0: where columns are contiguous 8 k of two columns to each instruction, else "
+    "2 TILES columns of 8 k.\n"
+    "template <class P> M void few_load(u32 *w, const typename P::T *b, i64 stride, int n, int first, int k0) {\n"
+    "  enum { TILES = P::TILES };\n"
+    "  const int g = (threadIdx.x & 31) / 4, k = k0 + (threadIdx.x & 3) * 8;\n"
+    "  UNROLL for (int i = 0; i < TILES * 8; i++) w[i] = 0;\n"
+    "  if (!P::WIDE) {                                                     // any strides\n"
+    "    UNROLL for (int i = 0; i < TILES * 16; i++) {\n"
+    "      const int col = first + i / 8 * 8 + g, l = k + i % 8;\n"
+    "      if (l < P::k && col < n) w[i / 2] |= (u32)((const u16 *)b)[l * P::BK + col * P::BN] << i % 2 * 16;\n"
+    "    }\n"
+    "  } else if (P::DOT) {\n"
+    "    UNROLL for (int i = 0; i < TILES * 2; i++)\n"
+    "      if (k < P::k && first + i * 8 + g < n) stream_words<4>(w + i * 4, b + (i64)(first + i * 8 + g) * stride + "
+    "k);\n"
+    "  } else if (first + g * 2 * TILES < n) {\n"
+    "    UNROLL for (int i = 0; i < 8; i++)\n"
+    "      if (k + i < P::k) stream_words<TILES>(w + i * TILES, b + (i64)(k + i) * stride + first + g * 2 * TILES);\n"
+    "  }\n"
+    "}\n"
+    "// 8 k of the lane's row, of which there may be none.\n"
+    "template <class P> M uint4 few_row(const typename P::T *a, int k0) {\n"
+    "  const int row = (threadIdx.x & 31) / 4, k = k0 + (threadIdx.x & 3) * 8;\n"
+    "  uint4 x = zeros();\n"
+    "  if (row >= P::m || k >= P::k) return x;\n"
+    "  const typename P::T *from = a + row * P::AM + k * P::AK;\n"
+    "  if (P::WITHIN) return *(const uint4 *)from;\n"
+    "  if (P::WIDE_X) return cached(from);\n"
+    "  u32 w[4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) w[i] = 0;\n"
+    "  UNROLL for (int i = 0; i < 8; i++) if (k + i < P::k) w[i / 2] |= (u32)*(const u16 *)(from + i * P::AK) << i % "
+    "2 * 16;\n"
+    "  x.x = w[0]; x.y = w[1]; x.z = w[2]; x.w = w[3];\n"
+    "  return x;\n"
+    "}\n"
+    "// 32 k of TILES times 16 columns.\n"
+    "template <class P> M void few_take(float (*acc)[4], const u32 *w, const uint4 &x) {\n"
+    "  enum { TILES = P::TILES };\n"
+    "  UNROLL for (int h = 0; h < 2; h++) UNROLL for (int j = 0; j < TILES; j++) {\n"
+    "    u32 r[4];\n"
+    "    UNROLL for (int q = 0; q < 4; q++) {                              // columns by q % 2, pairs of k by q / 2\n"
+    "      const int c = j + q % 2 * TILES, at = (4 * h + q / 2 * 2) * TILES + c / 2;\n"
+    "      r[q] = P::DOT ? w[j * 8 + q % 2 * 4 + 2 * h + q / 2] : paired(w[at], w[at + TILES], c & 1);\n"
+    "    }\n"
+    "    mma(acc[j], r, word_of(x, 2 * h), word_of(x, 2 * h + 1), typename P::T());\n"
+    "  }\n"
+    "}\n"
+    "// A product's epilogue as an ending.\n"
+    "template <class E> struct few_end {\n"
+    "  E e;\n"
+    "  int col;\n"
+    "  M void early(int c) { col = c; }\n"
+    "  M void load(int) {}\n"
+    "  M void end(int i, float y, float) const { e.template store<1>(i, col, &y); }\n"
+    "};\n"
+    "// m rows (2 to 8) by B (k,n): 16 TILES columns to a block, or to the S blocks of a cluster that share k between "
+    "them. k is summed in steps of 32 by 8 * S * G warps, of which G are in one: their sums are joined as halves.\n"
+    "// P: T, m, k, TILES, S, G, MATS, DOT (columns contiguous), WIDE, WIDE_X (16 bytes at once), WITHIN (N computes "
+    "the rows), EARLY, NEXT, ROW_BYTES, strides AM AK BK BN\n"
+    "// E: as for one row; element i of column c: early(c), load(i), end(i, v, v of the second matrix)\n"
+    "template <class P, class N, class E> M void few_times(const typename P::T *a, const N &norm, const "
+    "vector_of<typename P::T> &m, const E &e) {\n"
+    "  enum { TILES = P::TILES, MATS = P::MATS, S = P::S, G = P::G, SHARE = TILES * 16 / S, ALL = SHARE * P::m, OUT = "
+    "(ALL + 255) / 256, W = 8 * S * G, STEPS = (P::k + 31) / 32, ITEMS = (STEPS + W - 1) / W * G, MOST = 8 / (TILES * "
+    "MATS), DEPTH = ITEMS < MOST ? G : MOST > 1 ? MOST : 1, TURN = DEPTH > G ? DEPTH : G };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  float *part = (float *)(memory + P::ROW_BYTES);                      // MATS, 8 S warps, m, SHARE\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = m.block % S, first = m.block / S * (TILES * "
+    "16), u = (warp * S + rank) * 32;\n"
+    "  float acc[MATS][G][TILES][4];\n"
+    "  u32 w[DEPTH][MATS][TILES * 8];\n"
+    "  uint4 x[DEPTH];\n"
+    "  E own[OUT];\n"
+    "#define FEW_K(item) (((item) / G * W + (item) % G * 8 * S) * 32 + u)\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (S > 1) cluster_arrive();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int d = 0; d < DEPTH; d++) UNROLL for (int q = 0; q < MATS; q++) few_load<P>(w[d][q], m.b[q], "
+    "m.stride, m.n, first, FEW_K(d));\n"
+    "  UNROLL for (int o = 0; o < OUT; o++) {\n"
+    "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
+    "    own[o] = e;\n"
+    "    if (at < ALL && col < m.n) own[o].early(col);\n"
+    "  }\n"
+    "  if (S > 1) cluster_wait();                                          // the cluster's blocks have begun\n"
+    "  if (P::NEXT == 1) let_next_start();\n"
+    "  await_previous();\n"
+    "  if (P::NEXT >= 2) let_next_start();\n"
+    "  if (P::WITHIN) { norm.run((typename P::T *)memory, 0, P::m, blockIdx.x == 0); __syncthreads(); a = (const "
+    "typename P::T *)memory; }\n"
+    "  UNROLL for (int d = 0; d < DEPTH; d++) x[d] = few_row<P>(a, FEW_K(d));\n"
+    "  UNROLL for (int o = 0; o < OUT; o++) {\n"
+    "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
+    "    if (at < ALL && col < m.n) own[o].load(at / SHARE * m.n + col);\n"
+    "  }\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int j = 0; j < TILES; "
+    "j++) UNROLL for (int i = 0; i < 4; i++) acc[q][g][j][i] = 0.f;\n"
+    "  for (int from = 0; from < ITEMS; from += TURN) UNROLL for (int d = 0; d < TURN; d++) {\n"
+    "    enum { D_ = DEPTH };\n"
+    "    const int next = from + d + D_;\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) few_take<P>(acc[q][d % G], w[d % D_][q], x[d % D_]);\n"
+    "    if (next >= ITEMS) continue;\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) few_load<P>(w[d % D_][q], m.b[q], m.stride, m.n, first, FEW_K(next));\n"
+    "    x[d % D_] = few_row<P>(a, FEW_K(next));\n"
+    "  }\n"
+    "#undef FEW_K\n"
+    "  if (P::NEXT == 3) let_next_start();\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int j = 0; j < TILES; j++) UNROLL for (int i = 0; i < 4; i++) "
+    "{\n"
+    "    const int row = lane % 4 * 2 + i % 2, c = few_column<P>(lane / 4, j, i);\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) acc[q][g][j][i] += acc[q][g + "
+    "h][j][i];\n"
+    "    if (row >= P::m) continue;\n"
+    "    float *to = part + ((q * 8 * S + rank * 8 + warp) * P::m + row) * SHARE + c % SHARE;\n"
+    "    if (S > 1) put_block(to, acc[q][0][j][i], c / SHARE); else *to = acc[q][0][j][i];\n"
+    "  }\n"
+    "  if (S > 1) {\n"
+    "    cluster_arrive();\n"
+    "    cluster_wait();\n"
+    "  } else __syncthreads();\n"
+    "  UNROLL for (int o = 0; o < OUT; o++) {\n"
+    "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
+    "    float y[2] = { 0.f, 0.f };\n"
+    "    if (at >= ALL || col >= m.n) continue;\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "      float sum[8 * S];\n"
+    "      UNROLL for (int p = 0; p < 8 * S; p++) sum[p] = part[(q * 8 * S + p % S * 8 + p / S) * ALL + at];\n"
+    "      y[q] = halves<8 * S>::sum(sum);\n"
+    "    }\n"
+    "    own[o].end(at / SHARE * m.n + col, y[0], y[1]);\n"
+    "  }\n"
+    "}\n"
+    "#endif\n";
+
+/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has
+   ended, 3 when it has read all. */
+enum { NEXT_STARTS = 2 };
+
+/* How few rows are multiplied: instructions side by side, blocks that share k, sums that a warp keeps apart. dot: the
+   columns of B are contiguous; wide: B, wide_x: the rows are read 16 bytes at a time. */
+typedef struct few_form {
+    int64_t tiles;
+    uint32_t splits, groups;
+    bool dot, wide, wide_x;
+} few_form;
+
+/* By the shape of a product of dense matrices alone. */
+static bool is_of_few_rows(const emit *e, const product *p, gn_dtype d) {
+    return (d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && !e->invariant && p->batches == 1 && p->m > 1 &&
+           p->m <= FEW_ROWS && p->n > 0 && p->n <= 1 << 27 && p->k > 0 && p->k <= 1 << 27;
+}
+
+/* Warps that sum k between them: the order of a sum is by this alone. */
+static uint32_t few_warps(int64_t k) { return k >= 512 ? 32 : k >= 256 ? 16 : 8; }
+
+/* all: columns of all products of the kernel; mats: how many of them meet in an ending. */
+static void few_choose(const emit *e, const product *p, int64_t all, int mats, int64_t oa, int64_t ob, few_form *f) {
+    uint32_t most = few_warps(p->k) / 8;
+    int64_t blocks = emit_processors(e);
+    bool across = p->bk == 1 && p->bn != 1;
+    f->wide_x = p->ak == 1 && p->am % 8 == 0 && p->k % 8 == 0 && oa % 16 == 0;
+    f->wide =
+        ob % 16 == 0 && (across ? p->bn % 8 == 0 && p->k % 8 == 0 : p->bn == 1 && p->bk % 8 == 0 && p->n % 8 == 0);
+    f->dot = across || !f->wide;
+    f->tiles = 2;
+    if ((f->dot || !emit_has_clusters(e)) && blocks_for(all / mats, 32) < blocks) f->tiles = 1;
+    int64_t grid = blocks_for(all / mats, 16 * f->tiles);
+    for (f->splits = 1; emit_has_clusters(e) && f->splits < most && grid * f->splits * 2 <= 2 * blocks;) f->splits *= 2;
+    f->groups = most / f->splits;
+}
+
+/* The sums of all warps, beside the rows' bytes in a block's shared memory. */
+static uint32_t few_shared(const few_form *f, const product *p, int mats, uint32_t row) {
+    return row + (uint32_t)(mats * 8 * f->tiles * 16 * p->m * 4);
+}
+
+static void put_few_type(emit *e, const product *p, const few_form *f, gn_dtype d, int mats, bool early, uint32_t row) {
+    put(&e->types,
+        "struct @_p { typedef %s T; enum { m = %lld, k = %lld, TILES = %lld, S = %u, G = %u, MATS = %d, DOT = %d, WIDE "
+        "= %d, WIDE_X = %d, WITHIN = %d, EARLY = %d, NEXT = %d, ROW_BYTES = %u };\n"
+        "  static const i64 AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll;\n};\n",
+        types[d].name, (long long)p->m, (long long)p->k, (long long)f->tiles, f->splits, f->groups, mats, f->dot,
+        f->wide, f->wide_x, row != 0, early, NEXT_STARTS, row, (long long)(row ? p->k : p->am),
+        (long long)(row ? 1 : p->ak), (long long)p->bk, (long long)p->bn);
+}
+
+/* One that is fused with nothing but its epilogue, of whatever strides. */
+static void emit_few(emit *e, const matmul *x) {
+    const product *p = &x->p;
+    char name[64];
+    few_form f;
+    few_choose(e, p, p->n, 1, base_offset(e, x->xa), base_offset(e, x->xb), &f);
+    emit_early(e);
+    emit_await(e);
+    put_epilogue(e, &x->t, x->d);
+    put_few_type(e, p, &f, x->d, 1, true, 0);
+    emit_pointer(e, types[x->d].name, true, "a", at_node(e, x->xa, 0));
+    emit_pointer(e, types[x->d].name, true, "b", at_node(e, x->xb, 0));
+    put(&e->body,
+        "  const few_end<@_e> end = { e, 0 };\n  const vector_of<@_p::T> m = { { b, 0 }, %lld, %lldll, "
+        "(int)blockIdx.x, (int)gridDim.x };\n  few_times<@_p>(a, vector_as_it_lies(), m, end);\n",
+        (long long)p->n, (long long)(f.dot ? p->bn : p->bk));
+    e->cluster = (uint8_t)f.splits;
+    snprintf(name, sizeof name, "few_%s_%s%s", f.dot ? "dot" : "times", gn_dtype_name(x->d),
+             e->tail ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)(blocks_for(p->n, 16 * f.tiles) * f.splits), 1, 256, few_shared(&f, p, 1, 0));
+}
+
 /* ---- products by cuBLASLt ---- */
 
 /* Descriptions of a product for cuBLASLt and what it proposes; of one plan. */
@@ -6170,6 +6407,12 @@ static void emit_moved(emit *e, uint32_t node) {
 static void emit_product(emit *e, uint32_t node) {
     matmul x = matmul_of(e, node);
     if (!x.p.m || !x.p.n || !x.p.batches) return;
+    if (is_of_few_rows(e, &x.shape, x.d)) {
+        if (x.moves) emit_moved(e, x.xa);
+        emit_few(e, &x);
+        e->moved = 0;
+        return;
+    }
     choice c = choice_of(e, &x);
     bool lost = false;
     if (c.kind == CHOICE_BLAS) {
@@ -10003,16 +10246,38 @@ static const char warpgroup_attention_text[] =
     "  const typename P::T tag = {};\n"
     "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
     "}\n"
-    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, "
-    "int h, int b, int begin, int steps) {\n"
+    "// The tile of a block's round: 128 queries of head y from `first` on, and the keys that they see. A block with "
+    "several tiles takes long and short ones by turns.\n"
+    "struct flash_tile { int first, y, begin, steps; i64 seen; };\n"
+    "template <class P> M bool flash_next(flash_tile &f, int round, i64 n) {\n"
+    "  enum { TILES = (P::TQ + 127) / 128 };\n"
+    "  const i64 i = (i64)round * gridDim.x + blockIdx.x;\n"
+    "  if (P::SEVERAL ? i >= TILES * P::HEADS : round > 0) return false;\n"
+    "  f.y = P::SEVERAL ? (int)(i / TILES) : (int)blockIdx.y;\n"
+    "  f.first = (TILES - 1 - (P::SEVERAL ? (int)((i + (i64)f.y * TILES / gridDim.x * P::TURN) % TILES) : "
+    "(int)blockIdx.x)) * 128;\n"
+    "  f.seen = n;\n"
+    "  if (P::CAUSAL) { f.seen = n - P::TQ + (f.first + 127 < P::TQ - 1 ? f.first + 127 : P::TQ - 1) + 1; "
+    "if (f.seen < 0) f.seen = 0; if (f.seen > n) f.seen = n; }\n"
+    "  const i64 past = n - P::TQ + f.first + 1 - seen_by<typename P::X>::WINDOW;\n"
+    "  f.begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0;\n"
+    "  f.steps = (int)((f.seen + 127) / 128) - f.begin;\n"
+    "  return true;\n"
+    "}\n"
+    "// done: steps of the tiles before\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, "
+    "const flash_tile &f, int round, u32 done) {\n"
     "  enum { TILE = P::DK * 256 };\n"
-    "  const int g = h / (int)(P::H / P::G);\n"
+    "  const int first = f.first, begin = f.begin, h = f.y % (int)P::H, b = f.y / (int)P::H, "
+    "g = h / (int)(P::H / P::G);\n"
+    "  bar_wait(bars + 72, (round & 1) ^ 1);\n"
     "  bar_expect(bars, TILE);\n"
     "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, "
     "P::QB ? b : 0, bars);\n"
-    "  for (int step = 0; step < steps; step++) {\n"
-    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, "
-    "ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "  for (int step = 0; step < f.steps; step++) {\n"
+    "    const u32 at = done + step, s = at & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + "
+    "16, ke = kf + 32, "
+    "ve = kf + 48, parity = (at >> 1 & 1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
     "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, (begin + step) * 128, P::KH ? "
@@ -10025,9 +10290,11 @@ static const char warpgroup_attention_text[] =
     "  }\n"
     "}\n"
     "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 "
-    "base, u32 bars, int first, i64 n, i64 seen, int begin, int steps) {\n"
+    "base, u32 bars, i64 n, const flash_tile &f, int round, u32 done, bool &begun) {\n"
     "  enum { TILE = P::DK * 256 };\n"
-    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
+    "  const i64 seen = f.seen;\n"
+    "  const int first = f.first, begin = f.begin, steps = f.steps, t = threadIdx.x, wg = t >> 7, l = t & 31, at = "
+    "first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
     "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = "
     "gn_f32(0xff800000u);\n"
     "  const typename P::T tag = {};\n"
@@ -10045,25 +10312,29 @@ static const char warpgroup_attention_text[] =
     "    one = by::SINKS && (t & 3) == 0 && sink != least ? 1.f : 0.f, sum[2] = { one, one };\n"
     "  u32 p[32];\n"
     "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
-    "  bar_wait(bars, 0);\n"
+    "  bar_wait(bars, round & 1);\n"
     "  if (steps > 0) {\n"
-    "    bar_wait(bars + 8, 0);\n"
-    "    flash_scores<P>(s, q, base + TILE);\n"
+    "    const u32 now = done & 1;\n"
+    "    bar_wait(bars + 8 + now * 8, done >> 1 & 1);\n"
+    "    flash_scores<P>(s, q, base + TILE + now * (2 * TILE));\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
+    "    if (l == 0) bar_arrive(bars + 40 + now * 8);\n"
+    "    if (l == 0 && steps == 1) bar_arrive(bars + 72);\n"
     "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole || 0 < clear, begin * 128, bound, x, at);\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
-    "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
+    "  else if (l == 0) bar_arrive(bars + 72);\n"
+    "  if (wg == 1 && steps > 1 && !begun) group_pass(2);                     // the first group begins\n"
+    "  begun = begun || steps > 1;\n"
     "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are "
     "computed while weights are made of the scores\n"
-    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
+    "    const u32 past = done + step, now = past & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, "
     "bound, o);\n"
-    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    bar_wait(bars + 8 + next * 8, past + 1 >> 1 & 1);\n"
     "    group_turn(2 + wg);                                                  // one group's products run while the "
     "other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
@@ -10071,33 +10342,35 @@ static const char warpgroup_attention_text[] =
     "    group_pass(3 - wg);\n"
     "    wgmma_wait<1>();\n"
     "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    if (l == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    if (l == 0 && step + 2 == steps) bar_arrive(bars + 72);\n"
     "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole || step + 1 < clear, (begin + step + 1) * 128, "
     "bound, x, at);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
+    "    if (l == 0) bar_arrive(bars + 56 + now * 8);\n"
     "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; "
     "i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (steps > 0) {\n"
     "    const int step = steps - 1;\n"
-    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
+    "    const u32 past = done + step, now = past & 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, "
     "bound, o);\n"
     "    flash_values<P>(o, p, sv);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
+    "    if (l == 0) bar_arrive(bars + 56 + now * 8);\n"
     "  }\n"
     "  UNROLL for (int e = 0; e < 2; e++) {\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
     "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
-    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    typename P::T *row = out + ((i64)f.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
     "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, "
     "o[d * 4 + e * 2 + 1] * other, tag);\n"
     "  }\n"
@@ -10105,41 +10378,51 @@ static const char warpgroup_attention_text[] =
     "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L "
     "*length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
-    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; "
-    "K, V empty\n"
+    "  __shared__ __align__(8) u64 barriers[10];                              // Q; K, V filled, each of two stages; "
+    "K, V empty; Q empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
-    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
     "  i64 n = P::S;\n"
     "  if (P::LENGTH) {\n"
     "    n = get(*length);\n"
     "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); "
     "return; }\n"
     "  }\n"
-    "  i64 seen = n;\n"
-    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; "
-    "if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
-    "  const i64 past = n - P::TQ + first + 1 - seen_by<typename P::X>::WINDOW;\n"
-    "  const int begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0, steps = (int)((seen + "
-    "127) / 128) - begin;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
+    "    for (int i = 0; i < 10; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 8);\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
+    "  flash_tile f;\n"
+    "  u32 done = 0;\n"
     "  if (threadIdx.x >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
-    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y "
-    "/ P::H), begin, steps);\n"
+    "    if (threadIdx.x == 256) for (int round = 0; flash_next<P>(f, round, n); round++, done += f.steps) "
+    "flash_feed<P>(q, k, v, base, bars, f, round, done);\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
-    "    x.begin(blockIdx.y);\n"
-    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, begin, steps);\n"
+    "    bool begun = false;\n"
+    "    for (int round = 0; flash_next<P>(f, round, n); round++, done += f.steps) {\n"
+    "      typename P::X y = x;\n"
+    "      y.begin(f.y);\n"
+    "      flash_compute<P>(y, out, panels + (base - start), base, bars, n, f, round, done, begun);\n"
+    "    }\n"
     "  }\n"
     "}\n";
+
+/* A block a processor takes the tiles by turns, so that the next one's operands arrive while this one is computed:
+   where there are some for each, and, if they are of different lengths, each block meets all lengths twice. A head's
+   tiles are turned by what makes a block's place among them go on by one each round. On an H200 128 tokens of 2048
+   heads of 64 take 55 us so and 89 us with a block a tile, 512 tokens of 512 heads 95 and 119. */
+static bool takes_several(const emit *e, const attention_form *f, int64_t tiles) {
+    int64_t heads = f->dims[0] * f->dims[1];
+    return heads * (f->causal ? 1 : tiles) >= 2 * emit_processors(e);
+}
 
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
     static const char *const names[3] = { "q", "k", "v" };
     const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    const int64_t tiles = blocks_for(f->dims[2], 128), heads = f->dims[0] * f->dims[1], processors = emit_processors(e);
+    const bool several = takes_several(e, f, tiles);
     int d = (int)f->q.dims[3];
     char name[96];
     text label = { 0 };
@@ -10147,8 +10430,11 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
     put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, "@_x");
-    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void "
-                   "value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    put(&e->types,
+        "struct @_q : @_p { enum { SEVERAL = %d, TURN = %d }; static const i64 HEADS = %lldll; static M void "
+        "score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { "
+        "@_value(o, a, b); } };\n",
+        several, several ? (int)((tiles + 1 - processors % tiles) % tiles) : 0, (long long)heads);
     for (int i = 0; i < 3; i++) {
         emit_map(e, names[i], f->q.dtype,
                  &(panels){ .moved = f->moved[i],
@@ -10174,7 +10460,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384,
+    emit_launch_shared(e, name, (uint64_t)(several ? processors : tiles), (uint64_t)(several ? 1 : heads), 384,
                        (uint32_t)(5 * 256 * d + 1024));
 }
 
@@ -10334,7 +10620,7 @@ static const char page_text[] =
     "strides QN QH QD, KP KH KS KD, VP VH VS VD, scale()\n"
     "template <class P> M void page_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, "
     "const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename "
-    "P::X x, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
+    "P::X x, typename P::T *out, typename P::C *parts, u32 *, u32 *err, u32 node) {\n"
     "  typedef typename P::C C;\n"
     "  enum { EACH = (P::E + 127) / 128 };\n"
     "  __shared__ __align__(16) C shared[4], sums[4];\n"
@@ -10414,11 +10700,33 @@ static const char page_text[] =
     "    if (c == 0) { to[0] = all; to[1] = den; }\n"
     "  }\n"
     "}\n"
+    "// The parts of R queries joined as by attention_join, by the last of their blocks; done: 0 before the kernel.\n"
+    "template <class P> M void page_joined(const float *parts, i64 at, int th, typename P::T *out, u32 *done) {\n"
+    "  __shared__ u32 before;\n"
+    "  __threadfence();\n"
+    "  __syncthreads();\n"
+    "  if (th == 0) before = atomicAdd(done + blockIdx.x, 1u);\n"
+    "  __syncthreads();\n"
+    "  if (before + 1 < P::PARTS) return;\n"
+    "  __threadfence();\n"
+    "  if (th == 0) done[blockIdx.x] = 0;\n"
+    "  for (int i = th; i < P::R * P::E; i += 128) {\n"
+    "    const int c = i % P::E;\n"
+    "    const volatile float *p = parts + (at + i / P::E) * P::PARTS * (P::E + 2);  // past the L1\n"
+    "    float top = gn_f32(0xff800000u), sum = 0.f, o = 0.f, tops[P::PARTS], sums[P::PARTS], own[P::PARTS];\n"
+    "    UNROLL for (int k = 0; k < P::PARTS; k++) { tops[k] = p[k * (P::E + 2)]; sums[k] = p[k * (P::E + 2) + 1]; "
+    "own[k] = p[k * (P::E + 2) + 2 + c]; }\n"
+    "    UNROLL for (int k = 0; k < P::PARTS; k++) top = max_nan(top, tops[k]);\n"
+    "    UNROLL for (int k = 0; k < P::PARTS; k++) if (sums[k] != 0.f) { sum += sums[k] * gn_exp(tops[k] - top); o = "
+    "gn_fma(own[k], gn_exp(tops[k] - top), o); }\n"
+    "    put(out[(at + i / P::E) * P::E + c], sum != 0.f ? o / sum : 0.f);\n"
+    "  }\n"
+    "}\n"
     "// The same for R heads that share keys, of D = E elements, 16 bytes to a lane: a warp has 32 / LANES keys at a "
     "time, V elements each. C is float.\n"
     "template <class P> M void page_attention_wide(const typename P::T *q, const typename P::T *k, const typename P::T "
     "*v, const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename "
-    "P::X x, typename P::T *out, float *parts, u32 *err, u32 node) {\n"
+    "P::X x, typename P::T *out, float *parts, u32 *done, u32 *err, u32 node) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = 16 / (int)sizeof(T), R = P::R, LANES = P::E / V, KEYS = 32 / LANES, STEP = 4 * KEYS, U = R > 4 ? 2 : "
     "4 };\n"
@@ -10479,6 +10787,7 @@ static const char page_text[] =
     "  }\n"
     "  __syncthreads();\n"
     "  page_warps<P>(part, at, th, out, parts);\n"
+    "  if (P::JOINS) page_joined<P>(parts, at, th, out, done);\n"
     "}\n"
     "// The same of keys and values of 8 bits, 16 to a lane, for R heads that share them: what a key's sum and a "
     "value's weight are multiplied by are the scales of its token. Elements beyond D and E are 0.\n"
@@ -10500,7 +10809,7 @@ static const char page_text[] =
     "}\n"
     "template <class P> M void page_attention_bytes(const typename P::T *q, const u8 *k, const u8 *v, const typename "
     "P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename P::KST *ks, const "
-    "typename P::VST *vs, const typename P::X x, typename P::T *out, float *parts, u32 *err, u32 node) {\n"
+    "typename P::VST *vs, const typename P::X x, typename P::T *out, float *parts, u32 *done, u32 *err, u32 node) {\n"
     "  enum { V = 16, R = P::R, LANES = P::LANES, KEYS = 32 / LANES, STEP = 4 * KEYS, U = 2 };\n"
     "  __shared__ float part[4][R][P::E + 2];\n"
     "  const float least = gn_f32(0xff800000u);\n"
@@ -10564,6 +10873,7 @@ static const char page_text[] =
     "  }\n"
     "  __syncthreads();\n"
     "  page_warps<P>(part, at, th, out, parts);\n"
+    "  if (P::JOINS) page_joined<P>(parts, at, th, out, done);\n"
     "}\n";
 
 /* The slots of two appends are the same numbers, checked alike. */
@@ -10684,6 +10994,8 @@ static void emit_page_appends(emit *e, const uint32_t *nodes, uint32_t n) {
     }
     for (uint32_t i = 0; i < n; i++) emit_page_slots(e, nodes[i]);
     if (!gn_view_count(from)) return;
+    emit_early(e);
+    emit_await(e);
     emit_errors(e);
     put(&e->body, "  if (*err) return;\n");
     for (uint32_t i = 0; i < n; i++) {
@@ -10703,7 +11015,7 @@ static void emit_page_appends(emit *e, const uint32_t *nodes, uint32_t n) {
 static void emit_page_append(emit *e, uint32_t node) { emit_page_appends(e, &node, 1); }
 
 /* How attention over pages is computed: f64 and odd heads a head to a block; else `heads` that share keys. */
-enum { PAGE_SPAN = 512, PAGE_HEADS = 8, PAGE_BYTES_HEADS = 4, PAGE_BYTES = 512 };
+enum { PAGE_SPAN = 512, PAGE_HEADS = 8, PAGE_BYTES_HEADS = 4, PAGE_BYTES = 512, PAGE_JOINED = 16 };
 
 typedef struct page_form {
     gn_view q, k, v, of, at, table;
@@ -10753,6 +11065,23 @@ static page_form page_choose(const emit *e, uint32_t node) {
     if (f.window && f.window < keys) keys = f.window;
     if ((e->invariant || blocks < 2 * emit_processors(e)) && keys > PAGE_SPAN) f.parts = blocks_for(keys, PAGE_SPAN);
     return f;
+}
+
+/* The last block of a few queries joins their parts, where these are few: no kernel does. */
+static bool page_joins(const emit *e, const page_form *f) {
+    int64_t blocks = f->heads ? f->q.dims[0] * f->q.dims[1] / f->heads : 0;
+    return f->parts > 1 && f->parts <= PAGE_JOINED && blocks && blocks <= 2 * emit_processors(e);
+}
+
+/* `done`: a counter of each of so many blocks of queries, which they leave at 0: all such kernels of a plan have the
+   same ones. */
+static void emit_counters(emit *e, uint32_t blocks) {
+    if (e->n_counters < blocks) {
+        e->counters = e->n_flags;
+        e->n_counters = blocks;
+        e->n_flags += blocks;
+    }
+    emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->counters) * 4 });
 }
 
 /* The type @_x of what is done to scores, and `x` of it in the body. */
@@ -10813,10 +11142,10 @@ static void put_page_type(emit *e, const page_form *f) {
     put(&e->types,
         "struct @_p { typedef %s T; typedef %s C; typedef %s SI; typedef %s PI; typedef %s TI; typedef @_x X; enum { R "
         "= "
-        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0 };\n",
+        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0, JOINS = %d };\n",
         types[q->dtype].name, types[q->dtype].compute, types[f->of.dtype].name, types[f->at.dtype].name,
         types[f->table.dtype].name, (long long)(f->heads ? f->heads : 1), (long long)q->dims[2], (long long)v->dims[3],
-        (long long)f->parts);
+        (long long)f->parts, page_joins(e, f));
     put(&e->types,
         "  static const i64 H = %lldll, G = %lldll, B = %lldll, MANY = %lldll, S = %lldll, PAGES = %lldll, WINDOW = "
         "%lldll, SPAN = %dll, SS = %lldll, PS = %lldll, TB = %lldll, TM = %lldll,\n",
@@ -10842,6 +11171,7 @@ static void emit_page_join(emit *e, uint32_t node, const page_form *f) {
     size_t bytes = gn_size_mul(gn_size_mul((size_t)queries, (size_t)f->parts), (size_t)(f->v.dims[3] + 2));
     bytes = gn_size_mul(bytes, f->q.dtype == GN_F64 ? 8 : 4);
     if (bytes > e->scratch) e->scratch = bytes;
+    if (page_joins(e, f)) return;
     put(&e->types, "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, PARTS = %lld, WRITTEN = 0 }; };\n", type,
         compute, (long long)f->v.dims[3], (long long)f->parts);
     emit_pointer(e, compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
@@ -10864,19 +11194,22 @@ static void emit_page_attention(emit *e, uint32_t node) {
         e->failed = true;
         return;
     }
+    emit_early(e);
+    emit_await(e);
     put_page_scores(e, node, &f);
     put_page_type(e, &f);
     for (uint32_t i = 0; i < (f.format ? 8 : 6); i++)
         emit_node(e, input(e, node, i), f.format && (i == 1 || i == 2) ? "u8" : types[views[i]->dtype].name, true,
                   names[i]);
     if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (page_joins(e, &f)) emit_counters(e, (uint32_t)(f.q.dims[0] * f.q.dims[1] / f.heads));
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
-    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, err, node);\n",
+    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, %s, err, node);\n",
         f.format  ? "_bytes"
         : f.heads ? "_wide"
                   : "",
-        f.format ? "ks, vs, " : "", f.parts > 1 ? "parts" : "0");
+        f.format ? "ks, vs, " : "", f.parts > 1 ? "parts" : "0", page_joins(e, &f) ? "done" : "0");
     snprintf(label, sizeof label, "page_attention_%s%s%s%s%s%s", gn_dtype_name(f.q.dtype),
              f.format == GN_QUANT_FP8_E4M3 ? "_fp8"
              : f.format                    ? "_int8"
@@ -10983,10 +11316,13 @@ static const char one_text[] =
     "// into the same place of the shared memory of the cluster's first block\n"
     "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; "
     "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
+    "D void put_block(float *p, float v, int rank) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, %2; "
+    "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v), \"r\"(rank) : \"memory\"); }\n"
     "#else\n"
     "D void cluster_arrive() {}\n"
     "D void cluster_wait() {}\n"
     "D void put_first(float *p, float v) { *p = v; }\n"
+    "D void put_block(float *p, float v, int) { *p = v; }\n"
     "#endif\n"
     "// 16 bytes that nothing writes while this runs. The loads stay above the wait that they stand above: of .nc they "
     "would not.\n"
@@ -11783,10 +12119,6 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
     return gn_view_count(v) == n && gn_view_is_dense(v) && v->offset % align == 0;
 }
 
-/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has
-   ended, 3 when it has read all. */
-enum { NEXT_STARTS = 2 };
-
 /* How one row is multiplied. dot: the columns of B are contiguous. */
 /* side: threads side by side, of 16 bytes each; loads: 16 bytes that a thread has on their way, of a column where dot
    is; ahead: those in shared memory instead, 0: in registers; row: bytes of the row beside them */
@@ -11796,6 +12128,7 @@ typedef struct vector_form {
     uint32_t splits, columns, side, grid, lanes, loads, ahead, row, next;
     bool dot, quantised;
     quant_form q;
+    few_form few; /* of p.m rows, where that is more than one */
 } vector_form;
 
 /* A quantised weight whose groups are read 16 bytes at a time. */
@@ -11819,6 +12152,20 @@ static bool vector_quantised(const emit *e, uint32_t node, vector_form *form) {
     return true;
 }
 
+/* Of two to eight rows: dense ones, by a matrix that is read 16 bytes at a time. */
+static bool vector_few(const emit *e, uint32_t node, vector_form *form) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1), bias = bias_of(e, node);
+    const matmul x = matmul_of(e, node);
+    if (x.moves || !is_of_few_rows(e, &x.shape, x.d) || !is_dense_row(e, xa, x.p.m * x.p.k, 16) ||
+        (bias != GN_NO_NODE && x.p.n > 1 && view_of(e, bias)->strides[0] != 1))
+        return false;
+    form->p = x.p;
+    few_choose(e, &form->p, form->p.n, 1, base_offset(e, xa), base_offset(e, xb), &form->few);
+    form->dot = form->few.dot;
+    form->stride = form->dot ? form->p.bn : form->p.bk;
+    return form->few.wide && form->few.wide_x;
+}
+
 /* all: columns of all products of the kernel, 0: of this one. They say how many blocks share k; the lanes that sum it,
    and so the bits, are those of the product alone. */
 static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form *form) {
@@ -11833,6 +12180,7 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     form->vector = 16 / bytes;
     form->dot = form->p.bk == 1 && form->p.bn != 1;
     form->stride = form->dot ? form->p.bn : form->p.bk;
+    if (form->p.m > 1) return vector_few(e, node, form);
     if (form->p.m != 1 || form->p.batches != 1 || form->p.n < 1 || form->p.n > 1 << 28 || form->p.k < form->vector ||
         form->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16))
         return false;
@@ -12040,6 +12388,11 @@ static void put_endings(emit *e, const vector_group *g, text *values) {
     put(t, "  M float value(float y) const { return p0.value(y); }\n};\n");
 }
 
+/* Of rows that each block computes for itself. */
+static uint32_t few_bytes(const product *p, int bytes) {
+    return ((uint32_t)(p->m * p->k) * (uint32_t)bytes + 127) & ~127u;
+}
+
 static uint32_t vector_product(const emit *e, const vector_group *g, uint32_t part, int which) {
     return e->layout->steps[g->parts[part].product[which] - 1].node;
 }
@@ -12049,6 +12402,11 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
     uint32_t node = vector_product(e, g, 0, 0);
     if (g->norm) memcpy(attrs, attrs_of(e, e->layout->steps[g->norm - 1].node), sizeof attrs);
     const bool gain = (attrs[1] & 1) != 0, shift = (attrs[1] & 2) != 0, best = g->parts[0].best != 0;
+    if (form->p.m > 1) {
+        put_few_type(e, &form->p, &form->few, view_of(e, input(e, node, 0))->dtype, g->parts[0].product[1] ? 2 : 1,
+                     early, form->row);
+        return;
+    }
     if (form->quantised) {
         text more = { 0 };
         put(&more,
@@ -12088,11 +12446,23 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     for (uint32_t i = 0; i < g->n; i++)
         for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
             if (!vector_choose(e, vector_product(e, g, i, q), 0, &own) || own.dot != first.dot ||
-                (own.quantised && !alone) || own.lanes != first.lanes || (q && own.stride != stride))
+                own.p.m != first.p.m || (own.quantised && !alone) || own.lanes != first.lanes ||
+                (q && own.stride != stride))
                 return false;
             stride = own.stride;
             n += own.p.n;
         }
+    if (first.p.m > 1) {
+        *form = first;
+        few_choose(e, &first.p, n, g->parts[0].product[1] ? 2 : 1, 0, 0, &form->few);
+        form->splits = form->few.splits;
+        for (uint32_t i = 0; i < g->n; i++) {
+            int64_t columns =
+                view_of(e, vector_product(e, g, i, 0))->dims[view_of(e, vector_product(e, g, i, 0))->rank - 1];
+            blocks[i] = (uint32_t)(blocks_for(columns, 16 * form->few.tiles) * form->few.splits);
+        }
+        return true;
+    }
     for (uint32_t i = 0; i < g->n; i++) {
         vector_choose(e, vector_product(e, g, i, 0), n, &own);
         if (g->parts[i].product[1] && own.columns > 2) own.columns = 2;
@@ -12144,9 +12514,11 @@ static void vector_label(const emit *e, const vector_group *g, const vector_form
              g->n > 1        ? "vectors_"
              : p->product[1] ? "vector_pair_"
                              : "vector_",
-             form->quantised ? "quant"
-             : form->dot     ? "dot"
-                             : "times",
+             form->quantised              ? "quant"
+             : form->p.m > 1 && form->dot ? "few_dot"
+             : form->p.m > 1              ? "few_times"
+             : form->dot                  ? "dot"
+                                          : "times",
              form->quantised ? quant_label(&form->q) : "",
              types[view_of(e, input(e, vector_product(e, g, 0, 0), 0))->dtype].name,
              ends      ? "_loop"
@@ -12247,8 +12619,8 @@ enum { VECTOR_WORTH = 2048 };
 static bool vectors_are_measured(const emit *e, const vector_group *g) {
     uint32_t node = vector_product(e, g, 0, 0);
     const product_key key = vectors_key(e, g);
-    return env_is("GENIE_CUDA_RING", "1") && !all_by_blas() && !node_is(e, node, GN_OP_LINEAR_QUANTIZED) &&
-           emit_has_async_copies(e) &&
+    return env_is("GENIE_CUDA_RING", "1") && gn_view_count(view_of(e, input(e, node, 0))) == key.k && !all_by_blas() &&
+           !node_is(e, node, GN_OP_LINEAR_QUANTIZED) && emit_has_async_copies(e) &&
            emit_measures(e, view_of(e, input(e, node, 0))->dtype, 2. * (double)key.n * (double)key.k * VECTOR_WORTH);
 }
 
@@ -12259,6 +12631,7 @@ static void vectors_form(emit *e, const vector_group *g, vector_form *form, uint
     const vector_form model = *form;
     uint32_t own[VECTOR_PARTS];
     memcpy(own, blocks, sizeof own);
+    if (model.p.m > 1) return;
     if (e->given) c = *e->given;
     else if (asked_rank()) c = (choice){ CHOICE_OWN, (uint32_t)asked_rank(), 0 };
     else if (vectors_are_measured(e, g)) {
@@ -12286,12 +12659,13 @@ static void emit_vector(emit *e, const vector_group *g) {
     vector_form form;
     char name[64];
     vectors_form(e, g, &form, blocks);
+    if (form.p.m > 1 && g->rows) form.row = few_bytes(&form.p, types[view_of(e, input(e, node, 0))->dtype].bytes);
     for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
     put_vector_type(e, g, &form, vectors_early(e, g));
     e->rereads = e->early = true;
     e->cluster = (uint8_t)form.splits;
     put_endings(e, g, &endings);
-    if (g->rows) put_rows_within(e, &e->groups[g->rows - 1], g->given, "n", &within);
+    if (g->rows) put_rows_within(e, &e->groups[g->rows - 1], g->given, form.p.m, "n", &within);
     else emit_node(e, input(e, norm, 0), type, true, "a");
     put(&e->body, "  @_e e = %s;\n", endings.s ? endings.s : "{}");
     if (g->rows) put(&e->body, "  const @_n norm = { %.*s };\n", (int)within.n - 2, within.s ? within.s : "  ");
@@ -12305,13 +12679,15 @@ static void emit_vector(emit *e, const vector_group *g) {
         emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
         emit_node(e, e->layout->steps[part->best - 1].node, "i64", false, "best");
     }
-    put(&e->body, "  vector_%s%s<@_p>(%s, %s, %s, %s, e, %s);\n",
-        form.quantised ? "quant"
-        : form.dot     ? "dot"
-                       : "times",
-        form.ahead ? "_ring" : "", g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m",
-        flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
-        part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+    if (form.p.m > 1) put(&e->body, "  few_times<@_p>(%s, norm, m, e);\n", g->rows ? "0" : "a");
+    else
+        put(&e->body, "  vector_%s%s<@_p>(%s, %s, %s, %s, e, %s);\n",
+            form.quantised ? "quant"
+            : form.dot     ? "dot"
+                           : "times",
+            form.ahead ? "_ring" : "", g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m",
+            flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
+            part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
@@ -12321,6 +12697,7 @@ static void emit_vector(emit *e, const vector_group *g) {
     uint32_t step = (form.dot ? form.columns : 1) * (part->product[1] ? 2 : 1) * 4096,
              ring = form.ahead ? form.row + (form.ahead + 1) * step : 0;
     if (form.ahead) e->bounds = "__launch_bounds__(256, 2)";
+    if (form.p.m > 1) ring = few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row);
     emit_launch_shared(e, name, grid, 1, 256, ring);
 }
 
@@ -12357,7 +12734,7 @@ static void put_made(emit *e, const fusion *u, int which, const char *prefix, in
     put(values, "{ ");
     if (u->made[which]) {
         put(values, "{ ");
-        put_rows_within(e, &e->groups[u->made[which] - 1], u->given[which], own, values);
+        put_rows_within(e, &e->groups[u->made[which] - 1], u->given[which], 1, own, values);
         put(values, "}, ");
     }
     put(t, "struct @_%s {\n", prefix);
@@ -12498,19 +12875,14 @@ static void put_length(emit *e, const fusion *u, const attention_form *a) {
     gn_free(l);
 }
 
-/* Where clusters leave their sums for the last of them, and how many have: of the plan's attentions in turn. */
+/* Where clusters leave their sums for the last of them. */
 static void emit_joined(emit *e, const one_form *f) {
     const attention_form *a = &f->a;
     size_t heads = (size_t)(a->dims[0] * a->dims[1]),
            bytes = heads * (size_t)(f->parts / f->cluster) * (size_t)(a->q.dims[3] + 2) * 4;
-    uint32_t blocks = (uint32_t)(heads / (size_t)f->heads);
     if (bytes > e->scratch) e->scratch = bytes;
-    if (blocks > e->n_done) {
-        e->done = e->n_flags;
-        e->n_flags += e->n_done = blocks;
-    }
     emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->done) * 4 });
+    emit_counters(e, (uint32_t)(heads / (size_t)f->heads));
 }
 
 static void emit_one(emit *e, const fusion *u, one_form *f) {
@@ -13510,17 +13882,17 @@ static bool rows_may_wait(const emit *e, const row_group *g, uint32_t given, uin
     return true;
 }
 
-/* The group of rows that gives `base` to a kernel that runs at step `at`: 1 + it, and which of its steps; 0: none that
-   the kernel could compute for itself. */
-static uint32_t takes_rows(const vector_finder *w, uint32_t base, uint32_t at, uint32_t *given) {
+/* The group of rows that gives `base`, so many of them, to a kernel that runs at step `at`: 1 + it, and which of its
+   steps; 0: none that the kernel could compute for itself. */
+static uint32_t takes_rows(const vector_finder *w, uint32_t base, int64_t count, uint32_t at, uint32_t *given) {
     const emit *e = w->e;
     uint32_t group = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
     if (!group) return 0;
     const row_group *g = &e->groups[group - 1];
     int m = row_member(g, base);
     if (m < 0 || !g->steps[m].full || !rows_run_along(g) ||
-        g->n * types[view_of(e, base)->dtype].bytes > WITHIN_BYTES || is_row_reduction(e, g) ||
-        !rows_may_wait(e, g, (uint32_t)m, at))
+        g->n * count * types[view_of(e, base)->dtype].bytes > (count > 1 ? 2 * WITHIN_BYTES : WITHIN_BYTES) ||
+        is_row_reduction(e, g) || !rows_may_wait(e, g, (uint32_t)m, at))
         return 0;
     *given = (uint32_t)m;
     return group;
@@ -13549,6 +13921,22 @@ static void rows_move(const vector_finder *w, uint32_t group, uint32_t given, ui
     if (!e->fusions[last].inside) takes_in(e, last, at);
 }
 
+static int64_t vectors_rows(const emit *e, const vector_group *g) {
+    vector_form form;
+    vector_choose(e, vector_product(e, g, 0, 0), 0, &form);
+    return form.p.m;
+}
+
+/* Of several rows each block computes all: that pays while the blocks run side by side. */
+static bool vectors_reside(const emit *e, const vector_group *g) {
+    uint32_t blocks[VECTOR_PARTS];
+    int64_t grid = 0;
+    vector_form form;
+    if (!vectors_choose(e, g, &form, blocks)) return false;
+    for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
+    return form.p.m == 1 || grid <= 4 * emit_processors(e);
+}
+
 /* What gives the row runs in the products' kernel. */
 static void vectors_take_row(vector_finder *w, uint32_t i) {
     emit *e = w->e;
@@ -13558,15 +13946,16 @@ static void vectors_take_row(vector_finder *w, uint32_t i) {
     if (node_is(e, node, GN_OP_LINEAR_QUANTIZED) && !node_is(e, base, GN_OP_LAYERNORM)) return;
     if (!is_whole(e, view_of(e, x), base)) return;
     uint32_t of = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
-    if ((!of || e->groups[of - 1].n_steps == 1) && takes_norm(e, w->r, base, g)) {
+    const int64_t count = vectors_rows(e, g);
+    if (count == 1 && (!of || e->groups[of - 1].n_steps == 1) && takes_norm(e, w->r, base, g)) {
         g->norm = w->r->step[base];
         takes_in(e, g->norm - 1, i);
         e->fusions[g->norm - 1].rows = 0;
         keep_inputs(e, base, 0, i);
         return;
     }
-    uint32_t group = takes_rows(w, base, i, &given);
-    if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != 1) return;
+    uint32_t group = vectors_reside(e, g) ? takes_rows(w, base, count, i, &given) : 0;
+    if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != count) return;
     g->rows = group;
     g->given = given;
     rows_move(w, group, given, vectors_count(g), i);
@@ -13606,7 +13995,7 @@ static void fuse_turn(vector_finder *w, uint32_t i, fusion *u, int which, uint32
         if (!shows_rows(shown, n)) return;
     }
     if (w->r->reads[base] != 1 || w->r->held[base]) return;
-    uint32_t given, group = takes_rows(w, base, i, &given);
+    uint32_t given, group = takes_rows(w, base, 1, i, &given);
     const row_group *g = group ? &e->groups[group - 1] : NULL;
     bool alone = g && g->n == n && e->layout->lay[base].view.dtype == shown->dtype;
     for (uint32_t m = 0; alone && m < g->n_steps; m++) alone = m == given || !g->steps[m].stored;
@@ -13811,17 +14200,29 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text,         random_text,
-                                       reduction_text,      rows_text,
-                                       product_text,        tensor_text,
-                                       sample_text,         along_text,
-                                       expert_text,         quant_text,
-                                       conv_text,           conv_rows_text,
-                                       conv_depth_text,     pool_text,
-                                       interpolate_text,    recurrent_text,
-                                       recurrent_back_text, attention_text,
-                                       page_text,           one_text,
-                                       solve_text,          NULL };
+static const char *const prelude[] = { shared_text,
+                                       random_text,
+                                       reduction_text,
+                                       rows_text,
+                                       product_text,
+                                       tensor_text,
+                                       sample_text,
+                                       along_text,
+                                       expert_text,
+                                       quant_text,
+                                       conv_text,
+                                       conv_rows_text,
+                                       conv_depth_text,
+                                       pool_text,
+                                       interpolate_text,
+                                       recurrent_text,
+                                       recurrent_back_text,
+                                       attention_text,
+                                       page_text,
+                                       one_text,
+                                       few_text,
+                                       solve_text,
+                                       NULL };
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 

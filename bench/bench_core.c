@@ -497,9 +497,11 @@ static void bench_step_recorded(void) {
     ex_place_close(&place);
 }
 
-/* ---- what a trace costs: nobody traces, the stages, the kernels too; the file is written meanwhile ---- */
+/* ---- what a trace costs: nobody traces, the stages, those of every call however short, the kernels too; the file is
+   written meanwhile ---- */
 
-enum { TRACED_DIM = 256, TRACED_ROWS = 64 };
+enum { TRACED_DIM = 256, TRACED_ROWS = 64, TRACED_KINDS = 4 };
+static const char *const traced_kinds[TRACED_KINDS] = { "off", "stages", "all", "kernels" };
 
 typedef struct traced {
     gn_ctx *g;
@@ -509,8 +511,11 @@ typedef struct traced {
 
 static void traced_open(traced *t, int kind, const float *values) {
     snprintf(t->path, sizeof t->path, "/tmp/genie_trace_%ld_%d.json", (long)getpid(), kind);
-    t->g = gn_open(
-        &(gn_desc){ .devices = "cpu", .threads = 1, .trace_file = kind ? t->path : NULL, .trace_kernels = kind == 2 });
+    t->g = gn_open(&(gn_desc){ .devices = "cpu",
+                               .threads = 1,
+                               .trace_file = kind ? t->path : NULL,
+                               .trace_all = kind == 2,
+                               .trace_kernels = kind == 3 });
     if (!ex_check(t->g, gn_status(t->g), "trace")) exit(EX_FAILED);
     t->x = gn_state(t->g, GN_F32, GN_SHAPE(16), values, "x");
     for (int i = 0; i < 3; i++) t->w[i] = gn_weight(t->g, GN_F32, GN_SHAPE(TRACED_DIM, TRACED_DIM), values, "w");
@@ -527,29 +532,34 @@ static double traced_step(traced *t, const float *batch, float *y) {
 }
 
 static void bench_traced(void) {
-    static const char *const kinds[3] = { "off", "stages", "kernels" };
     if (!wanted("traced")) return;
     float *values = make_floats(TRACED_DIM * TRACED_DIM, 0.01f), *y = make_floats(TRACED_ROWS * TRACED_DIM, 1);
-    traced t[3];
-    double *tiny[3] = { samples_a, samples_b, samples_c }, step[3] = { INFINITY, INFINITY, INFINITY };
+    traced t[TRACED_KINDS];
+    double tiny[TRACED_KINDS], step[TRACED_KINDS], read[2];
     int runs = repeats(400);
     for (int k = 0; k < 16; k++) values[k] = (float)k;
-    for (int k = 0; k < 3; k++) traced_open(&t[k], k, values);
+    for (int k = 0; k < TRACED_KINDS; k++) traced_open(&t[k], k, values);
+    for (int k = 0; k < TRACED_KINDS; k++) tiny[k] = step[k] = INFINITY;
     for (int i = -2; i < runs; i++)
-        for (int k = 0; k < 3; k++) tiny[k][i < 0 ? 0 : i] = 1e6 * tiny_run(t[k].g, t[k].x, i);
+        for (int k = 0; k < TRACED_KINDS; k++) {
+            double took = 1e6 * tiny_run(t[k].g, t[k].x, i);
+            if (i >= 0) tiny[k] = fmin(tiny[k], took);
+            if (k < 2) (k ? samples_b : samples_a)[i < 0 ? 0 : i] = took;
+        }
     for (int i = -2; i < runs; i++)
-        for (int k = 0; k < 3; k++) step[k] = fmin(step[k], traced_step(&t[k], values, y));
-    for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < TRACED_KINDS; k++) step[k] = fmin(step[k], traced_step(&t[k], values, y));
+    for (int k = 0; k < 2; k++) read[k] = quantile(k ? samples_b : samples_a, runs, 0.25);
+    for (int k = 0; k < TRACED_KINDS; k++) {
         char name[64];
-        snprintf(name, sizeof name, "traced_read_%s_us", kinds[k]);
-        note(name, quantile(tiny[k], runs, 0.25), "us a tiny read");
+        snprintf(name, sizeof name, "traced_read_%s_us", traced_kinds[k]);
+        note(name, tiny[k], "us a tiny read");
     }
-    double event = 1e3 / 6 * (quantile(samples_b, runs, 0.25) - quantile(samples_a, runs, 0.25));
-    show("traced_event_ns", event, true, 80, "ns of the program's thread, six events a read");
+    show("traced_read_percent", 100 * (read[1] / read[0] - 1), true, 5, "% of a tiny read, its stages");
+    show("traced_event_ns", 1e3 / 6 * (tiny[2] - tiny[0]), true, 80, "ns of the program's thread, six events a read");
     note("traced_step_ms", 1e3 * step[0], "ms of CPU, three layers, nobody traces");
     show("traced_stages_percent", 100 * (step[1] / step[0] - 1), true, 5, "% of that step");
-    note("traced_kernels_percent", 100 * (step[2] / step[0] - 1), "% of it, each kernel too");
-    for (int k = 0; k < 3; k++) {
+    note("traced_kernels_percent", 100 * (step[3] / step[0] - 1), "% of it, each kernel too");
+    for (int k = 0; k < TRACED_KINDS; k++) {
         gn_close(t[k].g);
         if (k) remove(t[k].path);
     }

@@ -1,7 +1,8 @@
 /* Steps of decoding through random blocks of decoders: how many kernels a layer takes on the device of
  * $GENIE_TEST_DEVICES (cuda:0), and its results beside those of the CPU executor in f64 on the same numbers. Blocks
- * differ in sizes of heads, numbers of key heads, widths, norms and where they stand, activations, biases, rotary
- * embeddings, and how weights lie (GENIE_TEST_PROGRAMS=N of them). Where the device is absent this is skipped.
+ * differ in rows (1 to 8), sizes of heads, numbers of key heads, widths, norms and where they stand, activations,
+ * biases, rotary embeddings, and how weights lie (GENIE_TEST_PROGRAMS=N of them). Where the device is absent this is
+ * skipped.
  *
  * Tier: slow kernels */
 #define GENIE_EXT
@@ -9,8 +10,8 @@
 
 #include "numbers.h"
 
-static gn_ctx *gpu, *ranked, *cpu; /* ranked: products of one row by other forms of their kernel */
-static bool reads_products;
+static gn_ctx *gpu, *ranked, *cpu;            /* ranked: products of one row by other forms of their kernel */
+static bool reads_products, has_tensor_cores; /* of 16 bits, for products of several rows */
 
 enum { LAYERS = 2, MOST_LEAVES = 64, MOST_KERNELS = 5, PLACES = 40, FORMS = 4 };
 
@@ -186,6 +187,7 @@ static block draw_block(void) {
     static const int64_t primes[] = { 61, 127, 251, 509 };
     block b = { .seed = test_random(), .d = GN_BF16, .batch = 1 };
     int kind = (int)test_random_int(0, 5);
+    if (test_random_int(0, 1)) b.batch = test_random_int(2, 8);
     if (kind == 0) b.d = GN_F32;
     if (kind == 1) b.d = GN_F16;
     b.head = sizes[test_random_int(0, b.d == GN_F32 ? 5 : 7)];
@@ -261,6 +263,13 @@ static void check_form(const block *b, const double *whole, const int64_t *token
     free(got);
 }
 
+/* f32 sums of few columns have more lanes: such products of one row do not share a kernel. Of several rows those do,
+   and take in a norm, that tensor cores multiply: 16 bits on some devices. */
+static uint64_t most_kernels(const block *b) {
+    if (b->batch > 1 && (b->d == GN_F32 || !has_tensor_cores)) return MOST_KERNELS + 7;
+    return MOST_KERNELS + (b->d == GN_F32);
+}
+
 static void check_block(const block *b) {
     int64_t n = b->batch * b->dim, tokens[8];
     double *want = malloc(sizeof *want * (size_t)n), *got = malloc(sizeof *got * (size_t)n), largest = 0, worst = 0;
@@ -283,8 +292,7 @@ static void check_block(const block *b) {
         test_fail(__FILE__, __LINE__, "%s: an error of %g beside %g at most", what, worst, bound * largest);
     if (getenv("DECODER_VERBOSE"))
         printf("%llu %g %s\n", (unsigned long long)(kernels[2] - kernels[1]), worst / largest, what);
-    /* f32 sums of few columns have more lanes: such products of one row do not share a kernel */
-    uint64_t most = MOST_KERNELS + (b->d == GN_F32);
+    uint64_t most = most_kernels(b);
     if (kernels[2] - kernels[1] > most)
         test_fail(__FILE__, __LINE__, "%s: a layer takes %llu kernels, %d are enough", what,
                   (unsigned long long)(kernels[2] - kernels[1]), (int)most);
@@ -311,6 +319,9 @@ int main(int argc, char **argv) {
     gpu = gn_open(&(gn_desc){ .devices = device });
     ranked = gn_open(&(gn_desc){ .devices = device });
     cpu = gn_open(&(gn_desc){ .devices = "cpu" });
+    gn_device_info info;
+    const char *sm = gn_get_device(gpu, &info) == GN_OK ? strstr(info.identity, "sm_") : NULL;
+    has_tensor_cores = sm && atoi(sm + 3) >= 80;
     if (gn_status(gpu) == GN_OK) test_all(tests, TEST_COUNT(tests));
     for (int i = 0; i < TEST_COUNT(tests) && gn_status(gpu) != GN_OK; i++) {
         if (!test_open(tests[i].name)) continue;

@@ -606,18 +606,21 @@ static gn_tensor build_attention(gn_ctx *g, const job *j, void **data) {
                         gn_data(g, j->d, GN_SHAPE(2, groups, j->b, j->c), data[2]), &desc);
 }
 
+static void compare_attention(const job *j) {
+    int64_t keys = 2 * j->e * j->b * j->c;
+    void *data[3] = { random_bytes(j->d, 2 * j->e * j->a * j->c, 2), random_bytes(j->d, keys, 2),
+                      random_bytes(j->d, keys, 1) };
+    compare("attention", build_attention, j, data, eps_of(j->d) * (j->d == GN_F32 ? 64 : 16));
+    for (int i = 0; i < 3; i++) free(data[i]);
+}
+
 static void attention_agrees_with_the_cpu(void) {
     static const int64_t shapes[][3] = { { 64, 64, 64 },  { 200, 200, 64 }, { 17, 300, 32 }, { 130, 130, 128 },
                                          { 65, 129, 16 }, { 1, 600, 64 },   { 100, 77, 64 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
     for (int k = 0; k < TEST_COUNT(shapes) * 12; k++) {
         job j = { dtypes[k / 4 % 3], shapes[k / 12][0], shapes[k / 12][1], shapes[k / 12][2], 4, k % 4 };
-        void *data[3] = { random_bytes(j.d, 8 * j.a * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 2),
-                          random_bytes(j.d, 8 * j.b * j.c, 1) };
-        compare("attention", build_attention, &j, data, eps_of(j.d) * (j.d == GN_F32 ? 64 : 16));
-        free(data[0]);
-        free(data[1]);
-        free(data[2]);
+        compare_attention(&j);
     }
 }
 
@@ -634,10 +637,10 @@ static gn_tensor build_attention_with(gn_ctx *g, const job *j, void **data) {
                         gn_data(g, j->d, GN_SHAPE(2, j->e / 2, j->b, j->c), data[2]), &desc);
 }
 
-static void compare_attention_with(gn_dtype d, const int64_t *shape, int form) {
-    job j = { d, shape[0], shape[1], shape[2], 4, form };
-    void *data[3] = { random_bytes(d, 8 * j.a * j.c, 2), random_bytes(d, 4 * j.b * j.c, 2),
-                      random_bytes(d, 4 * j.b * j.c, 1) };
+static void compare_attention_with(gn_dtype d, const int64_t *shape, int heads, int form) {
+    job j = { d, shape[0], shape[1], shape[2], heads, form };
+    void *data[3] = { random_bytes(d, 2 * heads * j.a * j.c, 2), random_bytes(d, heads * j.b * j.c, 2),
+                      random_bytes(d, heads * j.b * j.c, 1) };
     compare("attention with options", build_attention_with, &j, data, eps_of(d) * (d == GN_F32 ? 64 : 16));
     for (int i = 0; i < 3; i++) free(data[i]);
 }
@@ -676,15 +679,27 @@ static void windows_caps_slopes_and_sinks_agree_with_the_cpu(void) {
                                          { 64, 777, 32 },   { 20, 600, 40 },   { 6, 900, 64 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
     for (int k = 0; k < TEST_COUNT(shapes) * 45; k++)
-        compare_attention_with(dtypes[k % 3], shapes[k / 45], 1 + k % 45 / 3);
+        compare_attention_with(dtypes[k % 3], shapes[k / 45], 4, 1 + k % 45 / 3);
 }
 
 /* Few and small, for fibres. */
 static void attention_on_tensor_cores_takes_windows_and_sinks(void) {
     static const int64_t narrow[3] = { 40, 150, 16 }, wide[3] = { 70, 205, 64 };
-    compare_attention_with(GN_BF16, narrow, 1);
-    compare_attention_with(GN_BF16, narrow, 15);
-    compare_attention_with(GN_F16, wide, 9);
+    compare_attention_with(GN_BF16, narrow, 4, 1);
+    compare_attention_with(GN_BF16, narrow, 4, 15);
+    compare_attention_with(GN_F16, wide, 4, 9);
+}
+
+/* So many heads of few queries that a block computes several of their tiles. */
+static void attention_of_many_short_heads_agrees_with_the_cpu(void) {
+    static const int64_t shapes[][3] = { { 128, 128, 64 }, { 70, 300, 128 }, { 200, 190, 64 }, { 300, 300, 64 } };
+    for (int k = 0; k < TEST_COUNT(shapes) * 2; k++) {
+        const int64_t *s = shapes[k / 2];
+        job j = { k & 1 ? GN_BF16 : GN_F16, s[0], s[1], s[2], 300, s[0] <= s[1] ? 1 + (k & 2) : 2 };
+        compare_attention(&j);
+        if (s[0] <= s[1]) j.form = 2, compare_attention(&j);
+        if (s[0] + 5 <= s[1]) compare_attention_with(j.d, s, 300, k & 1 ? 9 : 15);
+    }
 }
 
 /* ---- attention written out: products, a loop and a softmax that run as one kernel, or as they are where they may
@@ -2305,6 +2320,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(attention_agrees_with_the_cpu),
     TEST_ENTRY(windows_caps_slopes_and_sinks_agree_with_the_cpu),
     TEST_ENTRY(one_query_of_heads_that_share_keys_agrees_with_the_cpu),
+    TEST_ENTRY(attention_of_many_short_heads_agrees_with_the_cpu),
     TEST_ENTRY(attention_on_tensor_cores_takes_windows_and_sinks),
     TEST_ENTRY(attention_written_out_agrees_with_the_cpu),
     TEST_ENTRY(attention_written_out_of_many_shapes_agrees_with_the_cpu),

@@ -88,6 +88,12 @@ static gn_tensor golden_warpgroup_attention(gn_ctx *g) {
     return gn_attention(q, k, k, &d);
 }
 
+static gn_tensor golden_many_attentions(gn_ctx *g) {
+    gn_attention_desc d = { .causal = true };
+    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(16, 64, 200, 64)), k = leaf(g, GN_BF16, GN_SHAPE(16, 64, 200, 64));
+    return gn_attention(q, k, k, &d);
+}
+
 /* Heads that share keys in pairs, and a mask of each batch. */
 static gn_tensor golden_written_attention(gn_ctx *g) {
     gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(2, 2, 2, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(2, 2, 1, 128, 64));
@@ -102,6 +108,14 @@ static gn_tensor golden_row_product(gn_ctx *g) {
                                    gn_linear(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)), leaf(g, GN_BF16, GN_SHAPE(512)))),
                                gn_transpose(leaf(g, GN_BF16, GN_SHAPE(600, 512)), 0, 1), GN_NONE),
                      GN_AXES(1), false);
+}
+/* Three rows: the norm runs in the first product's kernel, the gate in the second's; B lies both ways. */
+static gn_tensor golden_few_rows(gn_ctx *g) {
+    gn_tensor w = leaf(g, GN_BF16, GN_SHAPE(256)), x = gn_layernorm(leaf(g, GN_BF16, GN_SHAPE(3, 256)), w, w, 1e-5),
+              up = gn_linear(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)), leaf(g, GN_BF16, GN_SHAPE(512))),
+              gate = gn_matmul(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)));
+    return gn_add(leaf(g, GN_BF16, GN_SHAPE(3, 256)),
+                  gn_matmul(gn_mul(gn_silu(gate), up), gn_transpose(leaf(g, GN_BF16, GN_SHAPE(256, 512)), 0, 1)));
 }
 /* The keys are as many as `length` says, or as a step of decoding has. */
 static gn_tensor one_query(gn_ctx *g, int64_t keys, const gn_tensor *length) {
@@ -145,8 +159,10 @@ static const struct {
     { "tensor_product", golden_tensor_product },
     { "aligned_product", golden_aligned_product },
     { "warpgroup_attention", golden_warpgroup_attention },
+    { "many_attentions", golden_many_attentions },
     { "written_attention", golden_written_attention },
     { "row_product", golden_row_product },
+    { "few_rows", golden_few_rows },
     { "one_query", golden_one_query },
     { "attention_options", golden_attention_options },
 };

@@ -18,7 +18,7 @@ typedef struct event {
     int64_t process, begin, end, bytes, packed, offset, within;
 } event;
 
-enum { EVENTS = 4000 };
+enum { EVENTS = 30000 };
 static event events[EVENTS];
 static int n_events;
 
@@ -346,6 +346,75 @@ TEST(a_program_s_own_trace_goes_on_beside_the_file) {
     gn_close(g);
 }
 
+/* ---- short calls ---- */
+
+enum { TINY = 3000 };
+
+/* A short step many times, then one of a new plan. */
+static void run_tiny(gn_ctx *g) {
+    static const float four[4] = { 1, 2, 3, 4 };
+    float y[4];
+    gn_tensor x = gn_state(g, GN_F32, GN_SHAPE(4), four, "x");
+    for (int i = 0; i <= TINY; i++) {
+        gn_tensor sum = gn_add(x, gn_scalar(g, GN_F32, i));
+        CHECK_RESULT(gn_read(i < TINY ? sum : gn_relu(sum), y, sizeof y), GN_OK);
+        CHECK_RESULT(gn_step(g), GN_OK);
+    }
+}
+
+static int64_t left_out(const char *name) {
+    int64_t n = 0;
+    for (int i = 0; i < n_events; i++)
+        if (strcmp(events[i].lane, "left out") == 0 && strcmp(events[i].name, name) == 0) {
+            CHECK(strcmp(events[i].stage, "note") == 0 && events[i].bytes > 0);
+            n += events[i].bytes;
+        }
+    return n;
+}
+
+/* The first are there one by one, most of the others are counted, and none is missing; what is seldom is there. */
+TEST(calls_too_short_to_be_recorded_are_counted_and_the_seldom_is_there) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1, .trace_file = file_of("tiny.jsonl") });
+    run_tiny(g);
+    gn_close(g);
+    REQUIRE(read_lines("tiny.jsonl"));
+    int reads = count(1, "call", "gn_read"), steps = count(1, "call", "gn_step");
+    CHECK(reads > 50 && left_out("gn_read") > 0);
+    CHECK_INT(reads + left_out("gn_read"), TINY + 1);
+    CHECK_INT(steps + left_out("gn_step"), TINY + 1);
+    CHECK_INT(count(1, "plan", "plan_make"), 2);
+    CHECK_INT(count(1, "call", "gn_close"), 1);
+    const event *made = find(1, "plan", "plan_make", 1);
+    CHECK(inside(made, find(1, "call", "gn_read", reads - 1), 0)); /* recorded from there on at least */
+    CHECK_INT(count(1, "launch", "submit"), reads);
+    CHECK_INT(count(1, "synchronise", "wait"), reads); /* what is left out is left out whole */
+}
+
+TEST(every_call_is_recorded_where_that_is_asked) {
+    enum { MOST = 40 << 20 };
+    char *text = malloc(MOST);
+    REQUIRE(text != NULL);
+    for (int k = 0; k < 2; k++) {
+        if (k) setenv("GENIE_TRACE_ALL", "1", 1);
+        gn_ctx *g = gn_open(&(gn_desc){
+            .devices = "cpu", .threads = 1, .trace_file = file_of(k ? "set.jsonl" : "all.jsonl"), .trace_all = !k });
+        unsetenv("GENIE_TRACE_ALL");
+        run_tiny(g);
+        gn_close(g);
+        snprintf(path, sizeof path, "%s/%s", folder, k ? "set.jsonl" : "all.jsonl");
+        FILE *f = fopen(path, "rb");
+        size_t n = f ? fread(text, 1, MOST - 1, f) : 0;
+        text[n] = 0;
+        if (f) fclose(f);
+        remove(path);
+        int reads = 0;
+        for (const char *at = text; (at = strstr(at, "{\"name\":\"gn_read\"")); at++) reads++;
+        CHECK_INT(reads, TINY + 1);
+        CHECK(!strstr(text, "left out"));
+    }
+    free(text);
+}
+
 static uint64_t system_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -391,6 +460,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(a_trace_that_cannot_be_written_is_an_error),
         TEST_ENTRY(a_server_writes_what_its_sessions_do),
         TEST_ENTRY(a_program_s_own_trace_goes_on_beside_the_file),
+        TEST_ENTRY(calls_too_short_to_be_recorded_are_counted_and_the_seldom_is_there),
+        TEST_ENTRY(every_call_is_recorded_where_that_is_asked),
     };
     for (int i = 0; i < N * N; i++) batch[i] = (float)(i * 7919 % 1009) / 1009;
     snprintf(folder, sizeof folder, "/tmp/genie-trace-XXXXXX");

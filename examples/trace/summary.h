@@ -232,6 +232,33 @@ static inline bool clock_is_last(const trace *t, size_t i) {
     return true;
 }
 
+/* Of each name whose calls were too short to be recorded one by one: how many, and how long if they were like those
+   that are there. */
+static inline void print_left_out(const trace *t) {
+    bool any = false;
+    for (size_t i = 0; i < t->n; i++) {
+        const trace_event *first = &t->all[i];
+        long long left = 0, there = 0;
+        double ns = 0;
+        bool known = !trace_is(first, "note") || strcmp(first->lane, "left out") != 0;
+        for (size_t k = 0; k < t->n && !known; k++) {
+            const trace_event *e = &t->all[k];
+            if (e->process != first->process || e->name != first->name) continue;
+            bool note = trace_is(e, "note") && strcmp(e->lane, "left out") == 0, call = trace_is(e, "call");
+            known = note && k < i;
+            left += note ? e->bytes : 0;
+            there += call;
+            ns += call ? (double)(e->end - e->begin) : 0;
+        }
+        if (known) continue;
+        if (!any) printf("Left out, for they are short: the tables hold the others (GENIE_TRACE_ALL=1 records all)\n");
+        any = true;
+        printf("  %14lld of %lld calls of %s, some %.3f ms by those that were recorded\n", left, left + there,
+               first->name, there ? ns / (double)there * (double)left * 1e-6 : 0);
+    }
+    if (any) printf("\n");
+}
+
 static inline void print_summary(trace *t, const char *path) {
     trace_table stages = { 0 }, calls = { 0 }, kernels = { 0 };
     printf("%s: %zu events in %.3f ms\n", path, t->n, (double)(t->end - t->begin) * 1e-6);
@@ -251,6 +278,7 @@ static inline void print_summary(trace *t, const char *path) {
     table_print(&stages, "process", "stage", 60);
     printf("Calls, messages and what else has a name (a call holds its stages: shares overlap)\n");
     table_print(&calls, "stage", "name", 40);
+    print_left_out(t);
     if (kernels.n) printf("Kernels\n");
     table_print(&kernels, "lane", "kernel", 30);
     print_roles(t);
