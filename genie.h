@@ -387,6 +387,8 @@ typedef struct gn_error {
     X(weight_move_bytes,  "bytes",  "bytes of those moves")                                                            \
     X(evictions,          "moves",  "weights and states that moved to the host to make room")                          \
     X(evicted_bytes,      "bytes",  "bytes of those moves")                                                            \
+    X(filters_packed,     "weights", "weights whose filters a GPU packed for its convolutions, to be kept so")         \
+    X(filters_repacked,   "weights", "weights whose filters were packed in a run, for want of memory to keep them")    \
     X(products_measured,  "shapes", "shapes of matrix products whose kernel was chosen by measuring on the device")    \
     X(products_by_blas,   "products", "products of plans that cuBLASLt computes")                                      \
     X(products_by_other,  "products",                                                                                  \
@@ -1273,8 +1275,9 @@ typedef struct gn_conv_desc {
    where x is 0 outside; the size of the result is (in + before + after - (kernel - 1) * dilation - 1) / stride + 1,
    rounded down. If transposed, w is (C,M/groups,…), x[n,c,i] w[c,m,k] is added to y[n,m, i * stride + k * dilation
    - before], and the size is (in - 1) * stride + (kernel - 1) * dilation + 1 - before - after + extra (Dumoulin & Visin
-   2016). desc NULL: as if all zero. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by
-   all its tensors. */
+   2016). desc NULL: as if all zero. What lies outside may count as zeros or be left out: where w[m] has an infinity or
+   NaN, places at the border may be NaN on one device and not on another. Errors: GN_BAD_RANK, GN_BAD_SHAPE,
+   GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by all its tensors. */
 GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)
@@ -4573,6 +4576,7 @@ GN__COLD_BEGIN
 /* From here on the thread is traced to these, or to nobody. */
 static void gn__trace_to(gn__trace_file *file, gn__spans *peer, bool kernels) {
     gn__tracing.on = file || peer;
+    gn__tracing.spares = false;
     gn__tracing.kernels = kernels;
     gn__tracing.file = file;
     gn__tracing.peer = peer;
@@ -4887,6 +4891,7 @@ static void gn__trace_add(gn__trace_file *x, const gn_span *s, uint16_t process)
 
 void gn_trace_span(const gn_span *s) {
     if (gn__tracing.file) gn__trace_add(gn__tracing.file, s, 0);
+    gn__tracing.n_events += gn__tracing.peer != NULL;
     if (gn__tracing.peer && !gn__spans_add(gn__tracing.peer, s, 0)) {
         gn__mutex_lock(&gn__tracing.peer->lock);
         gn__tracing.peer->lost++;
@@ -4915,8 +4920,8 @@ static void gn__trace_path(const char *path, char out[512]) {
     else gn__copy_text(out, 512, path);
 }
 
-/* ns that an event takes: the quickest of a few, since the first touch new memory. */
-static uint64_t gn__trace_event_ns(gn__trace_file *x) {
+/* ns that an event takes: the quickest of a few, since the first touch new memory. The spans are empty. */
+static uint64_t gn__spans_event_ns(gn__spans *to) {
     enum { TIMES = 4, EVENTS = 16 };
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < TIMES; i++) {
@@ -4924,11 +4929,11 @@ static uint64_t gn__trace_event_ns(gn__trace_file *x) {
         for (int k = 0; k < EVENTS; k++) {
             gn_span s = { GN_STAGE_CALL, "gn_read", "thread 1", false, gn_now_ns(), 0, 0, 0, "cpu:0" };
             s.end_ns = gn_now_ns();
-            gn__spans_add(&x->spans, &s, 0);
+            gn__spans_add(to, &s, 0);
         }
         best = GN__MIN(best, (gn_now_ns() - start) / EVENTS);
     }
-    x->spans.n = 0;
+    to->n = 0;
     return GN__MAX(best, (uint64_t)1);
 }
 
@@ -4962,7 +4967,7 @@ static gn_result gn__trace_start(gn__trace_file *x, const char *path, gn_fault *
     if (!x->spare) x->spare = (uint8_t *)gn_alloc(GN__SPANS_OF_FILE);
     if (!x->spans.p || !x->spare || !gn__thread_start(&x->writer, gn__trace_main, x))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace");
-    x->event_ns = gn__trace_event_ns(x);
+    x->event_ns = gn__spans_event_ns(&x->spans);
     if (!known) gn__trace_head(x);
     return GN_OK;
 }
@@ -5096,29 +5101,35 @@ typedef struct gn__sampler {
 } gn__sampler;
 
 GN__COLD_BEGIN
-static gn__sampler *gn__sampler_open(const gn__trace_file *x) {
+static bool gn__trace_all(void) {
+    const char *all = getenv("GENIE_TRACE_ALL");
+    return all && strcmp(all, "1") == 0;
+}
+
+static gn__sampler *gn__sampler_open(uint64_t event_ns) {
     gn__sampler *s = (gn__sampler *)gn__alloc_zero(sizeof *s);
     if (!s) return NULL; /* then all are recorded */
-    s->event = (int64_t)GN__MIN(x->event_ns, (uint64_t)1000000) * GN__SAMPLE_SHARE;
+    s->event = (int64_t)GN__MIN(event_ns, (uint64_t)1000000) * GN__SAMPLE_SHARE;
     s->credit = s->most = s->event * GN__SAMPLE_FIRST;
     return s;
 }
 
 /* "left out" says how many calls of a name are not in the trace, between the one before and this one. */
-static void gn__sampled_told(gn__trace_file *x, struct gn__sampled *c, uint64_t now) {
+static void gn__sampled_told(struct gn__sampled *c, uint64_t now) {
     gn_span s = {
         GN_STAGE_NOTE, c->name,     "left out",
         true,          c->ended_ns, now,
         c->left_out,   0,           "calls like those beside them, not recorded one by one; bytes: how many"
     };
-    if (c->left_out) gn__trace_add(x, &s, 0);
+    if (!c->left_out) return;
+    gn_trace_span(&s);
     c->left_out = 0;
+    c->ended_ns = now;
 }
 
-static void gn__sampler_close(gn__sampler *s, gn__trace_file *x) {
+static void gn__sampler_told(gn__sampler *s) {
     uint64_t now = gn_now_ns();
-    for (uint32_t i = 0; s && i < s->n; i++) gn__sampled_told(x, &s->of[i], now);
-    gn_free(s);
+    for (uint32_t i = 0; s && i < s->n; i++) gn__sampled_told(&s->of[i], now);
 }
 GN__COLD_END
 
@@ -5132,7 +5143,7 @@ static struct gn__sampled *gn__sampled_find(gn__sampler *s, const char *name) {
 }
 
 /* A call begins: whether it is left out. */
-static bool gn__sampler_spares(gn__sampler *s, gn__trace_file *x, const char *name) {
+static bool gn__sampler_spares(gn__sampler *s, const char *name) {
     struct gn__sampled *c = s->now = gn__sampled_find(s, name);
     s->n_events = gn__tracing.n_events;
     if (!c || !c->took) return false; /* one of a name is recorded in any case */
@@ -5141,17 +5152,17 @@ static bool gn__sampler_spares(gn__sampler *s, gn__trace_file *x, const char *na
         c->left_out++;
         return true;
     }
-    if (c->left_out) gn__sampled_told(x, c, gn_now_ns());
+    if (c->left_out) gn__sampled_told(c, gn_now_ns());
     return false;
 }
 
-/* A recorded one has ended. */
-static void gn__sampler_paid(gn__sampler *s, uint64_t begin_ns, uint64_t end_ns) {
+/* A recorded one has ended, and took so long with its events. */
+static void gn__sampler_paid(gn__sampler *s, uint64_t took_ns, uint64_t end_ns) {
     struct gn__sampled *c = s->now;
     int64_t events = (int64_t)(gn__tracing.n_events - s->n_events);
     s->credit -= events * s->event;
     if (!c) return;
-    int64_t took = (int64_t)(end_ns - begin_ns) - events * s->event / GN__SAMPLE_SHARE;
+    int64_t took = (int64_t)took_ns - events * s->event / GN__SAMPLE_SHARE;
     took = GN__MIN(GN__MAX(took, (int64_t)1), (int64_t)1 << 40);
     c->took = c->took ? GN__MIN((uint64_t)took, 2 * c->took) : (uint64_t)took;
     c->ended_ns = end_ns;
@@ -6691,7 +6702,7 @@ GN__NOINLINE static uint64_t gn__traced_begin(const gn_ctx *g, const char *name)
     const gn__watch *w = &g->watch;
     if (gn__tracing.file != w->file || gn__tracing.peer || gn__tracing.kernels != w->kernels)
         gn__trace_to(w->file, NULL, w->kernels);
-    gn__tracing.spares = w->sampler && gn__sampler_spares(w->sampler, w->file, name);
+    gn__tracing.spares = w->sampler && gn__sampler_spares(w->sampler, name);
     return gn__watches(w) ? gn__watch_begin(w, name) : 0;
 }
 
@@ -6704,7 +6715,7 @@ GN__NOINLINE static void gn__traced_end(const gn__watch *w, const char *name, ui
         end_ns = gn__watch_span(w, GN_STAGE_CALL, name, "it began earlier", false, woke_ns, bytes);
         if (w->sampler && w->sampler->now) w->sampler->now->left_out--;
     }
-    if (w->sampler && end_ns) gn__sampler_paid(w->sampler, begin_ns ? begin_ns : woke_ns, end_ns);
+    if (w->sampler && end_ns) gn__sampler_paid(w->sampler, end_ns - (begin_ns ? begin_ns : woke_ns), end_ns);
 }
 
 /* The calling thread works for this context from here on. */
@@ -24401,9 +24412,9 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                             /* wh
       "tables: u16 name's length, name, u32 bytes of its rows, rows: u32 bytes, then columns: a u64, or u16 length " \
       "and text")
 #define GN__TRACE_MOST_BYTES (200u << 10) /* of events in one answer: a frame holds it */
-#define GN__FIELDS_TRACE_ASK(F, M)                                                   \
-    F(M, u64, clock, UINT64_MAX, 0, "the client's, ns; comes back")                  \
-    F(M, u8, level, 2, 0, "from here on 1: stages are recorded, 2: each kernel too") \
+#define GN__FIELDS_TRACE_ASK(F, M)                                                                 \
+    F(M, u64, clock, UINT64_MAX, 0, "the client's, ns; comes back")                                \
+    F(M, u8, level, 2, 0, "0: stages, of short steps now and then; 1: all stages, 2: kernels too") \
     F(M, u32, most, GN__TRACE_MOST_BYTES, 0, "bytes of events that the answer may have")
 #define GN__FIELDS_TRACE_EVENTS(F, M)                                                                                \
     F(M, u64, clock, UINT64_MAX, 0, "of TRACE_ASK")                                                                  \
@@ -31128,7 +31139,7 @@ static gn_result gn__remote_trace_ask(gn__remote *r, uint32_t most, gn_fault *f)
     gn__remote_trace *t = r->trace;
     gn_result e = t->ticket ? GN_OK : gn__remote_ready(r, UINT64_MAX, f);
     if (t->ticket || e) return e;
-    gn__msg_trace_ask m = { gn_now_ns(), r->watch->kernels ? 2 : 1, most };
+    gn__msg_trace_ask m = { gn_now_ns(), r->watch->kernels ? 2 : r->watch->sampler ? 0 : 1, most };
     t->sent_ns = m.clock;
     t->asked_us = m.clock / 1000;
     t->ticket = r->next;
@@ -32359,7 +32370,10 @@ typedef struct gn__session {
     gn_arg *args;
     gn_out *outs;
     size_t cap_args, cap_outs;
-    gn__spans spans; /* for a client that asked; p NULL: none did */
+    gn__spans spans;       /* for a client that asked; p NULL: none did */
+    gn__sampler *sampler;  /* of steps, as gn__watch.sampler */
+    uint64_t step_took_us; /* on the device, the last that ended */
+    uint64_t event_ns;     /* what one costs */
 } gn__session;
 
 /* a plan that did not end, and whose it was */
@@ -32499,6 +32513,7 @@ static void gn__running_ended(gn__session *s, gn__running *run) {
     if (run->ended_us) return;
     uint64_t begun = GN__MAX(run->begun_us, s->free_us), now = gn_now_us();
     run->ended_us = s->free_us = GN__MAX(now, begun);
+    s->step_took_us = run->ended_us - begun;
     gn__mutex_lock(&s->server->lock);
     gn__times_add(s->server, GN_TIMING_QUEUE, 0, begun - run->came_us);
     gn__times_add(s->server, GN_TIMING_STEP, run->plan->phase, run->ended_us - begun);
@@ -33925,6 +33940,31 @@ static void gn__session_events(gn__spans *from, size_t most, gn__buf *out) {
 }
 
 /* Answered beside the steps that run: what they do is told next time. */
+/* As the peer asks: 0: stages, those of short steps now and then; 1: all stages; 2: kernels too. */
+static void gn__session_traces(gn__session *s, uint64_t level) {
+    bool kernels = s->server->desc.trace_kernels || level > 1, spares = gn__tracing.spares;
+    const gn__spans *peer = s->spans.p ? &s->spans : NULL;
+    gn__trace_to(s->server->trace, s->spans.p ? &s->spans : NULL, kernels);
+    gn__sampler_told(s->sampler);
+    if (kernels || level || !gn__tracing.on || gn__trace_all()) {
+        gn_free(s->sampler);
+        s->sampler = NULL;
+    } else {
+        /* what goes to a peer is packed, sent and read, too */
+        uint64_t event_ns = s->server->trace ? s->server->trace->event_ns : s->event_ns;
+        if (!s->sampler) s->sampler = gn__sampler_open(peer ? 2 * event_ns : event_ns);
+        gn__tracing.spares = spares && s->sampler;
+    }
+}
+
+/* A message is attended to. Steps follow one another, so that what is done for one lasts until the next. */
+static void gn__session_samples(gn__session *s, uint16_t id) {
+    if (!s->sampler || id == GN__MSG_TRACE_ASK) return;
+    if (!gn__tracing.spares && s->sampler->now) gn__sampler_paid(s->sampler, 1000 * s->step_took_us, gn_now_ns());
+    s->sampler->now = NULL;
+    gn__tracing.spares = id == GN__MSG_STEP && gn__sampler_spares(s->sampler, "STEP");
+}
+
 static gn_result gn__serve_trace_ask(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_trace_ask d;
     gn__buf events = { NULL, 0, 0, false };
@@ -33937,8 +33977,9 @@ static gn_result gn__serve_trace_ask(gn__session *s, const gn__msg *m, gn_fault 
         if (!s->spans.p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace");
         gn__mutex_init(&s->spans.lock);
         s->spans.cap = GN__SPANS_OF_PEER;
+        s->event_ns = gn__spans_event_ns(&s->spans);
     }
-    gn__trace_to(s->server->trace, &s->spans, s->server->desc.trace_kernels || d.level > 1);
+    gn__session_traces(s, d.level);
     gn__session_events(&s->spans, d.most, &events);
     gn__msg_trace_events answer = { d.clock, came, 0, s->spans.lost, s->spans.n, { events.p, events.n } };
     answer.went = gn_now_ns();
@@ -33992,6 +34033,7 @@ static gn_result gn__session_handle(gn__session *s, const gn__msg *m, gn_fault *
 
 /* The same, traced: how long the message has lain here, and what was done about it. */
 static gn_result gn__session_attend_to(gn__session *s, const gn__msg *m, gn_fault *f) {
+    gn__session_samples(s, m->id);
     uint64_t begin = gn__span_begin();
     uint16_t id = m->id;
     size_t n = m->n;
@@ -34305,12 +34347,14 @@ static void gn__session_free_work(gn__session *s) {
         if (x && !x->dropped) gn__served_slot_drop(s, x);
         gn_free(x);
     }
-    uint64_t begin = gn__span_begin();
+    uint64_t begin = gn__span_begin_seldom();
     if (s->exec.i) s->exec.i->close(s->exec.self);
     gn_trace_end(GN_STAGE_FREE, "close", begin, 0, s->device);
+    gn__sampler_told(s->sampler);
     gn__trace_to(NULL, NULL, false);
     if (s->spans.p) gn__mutex_deinit(&s->spans.lock);
     gn_free(s->spans.p);
+    gn_free(s->sampler);
     gn__session_unpin(s);
     for (int i = 0; i < GN__SERVER_QUEUE; i++) {
         gn_free(s->running[i].wants);
@@ -34386,7 +34430,7 @@ static void gn__session_main(void *arg) {
     gn_fault why = { GN_OK, GN_NO_NODE, "" };
     uint32_t request = 0;
     snprintf(gn__tracing.lane, sizeof gn__tracing.lane, "session %llu", (unsigned long long)s->id);
-    gn__trace_to(s->server->trace, NULL, s->server->desc.trace_kernels);
+    gn__session_traces(s, 0);
     gn_result e = gn__session_greet(s, &request, &why);
     if (!e) {
         gn__session_log(s, NULL);
@@ -35762,12 +35806,12 @@ static uint32_t gn__names_count(const char *names) {
 /* Who is told of what the context does; not of its own first node. */
 static gn_result gn__watch_open(gn_ctx *g, gn_fault *f) {
     const char *path = g->desc.trace_file ? g->desc.trace_file : getenv("GENIE_TRACE"),
-               *kernels = getenv("GENIE_TRACE_KERNELS"), *all = getenv("GENIE_TRACE_ALL");
+               *kernels = getenv("GENIE_TRACE_KERNELS");
     g->watch = (gn__watch){ g->desc.trace, g->desc.trace_user, NULL, NULL, g, false };
     g->watch.kernels = g->desc.trace_kernels || (kernels && strcmp(kernels, "1") == 0);
     gn_result r = path && *path ? gn__trace_open(path, &g->watch.file, f) : GN_OK;
-    bool whole = g->desc.trace_all || (all && strcmp(all, "1") == 0) || g->watch.kernels || g->watch.fn;
-    if (g->watch.file && !whole) g->watch.sampler = gn__sampler_open(g->watch.file);
+    bool whole = g->desc.trace_all || gn__trace_all() || g->watch.kernels || g->watch.fn;
+    if (g->watch.file && !whole) g->watch.sampler = gn__sampler_open(g->watch.file->event_ns);
     return r;
 }
 
@@ -36404,7 +36448,8 @@ void gn_close(gn_ctx *g) {
     if (watch.file) gn__counters_told(g);
     gn__context_free(g);
     gn__trace_end(g, "gn_close", begin, 0);
-    if (watch.sampler) gn__sampler_close(watch.sampler, watch.file);
+    gn__sampler_told(watch.sampler);
+    gn_free(watch.sampler);
     gn__trace_to(NULL, NULL, false);
     if (watch.file) gn__trace_close(watch.file, log, log_user);
     gn__mutex_lock(&gn__contexts_lock);

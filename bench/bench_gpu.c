@@ -328,6 +328,7 @@ struct job {
     gn_tensor in[8];
     void *out;      /* the result, after run_job */
     const void *of; /* the row of its kind */
+    double *beside; /* NULL, or another side's readings, one after each of our samples */
 };
 
 static size_t count(const gn_shape *s) {
@@ -352,6 +353,8 @@ static void job_close(job *j) {
     free(j->out);
 }
 
+#include "torch_side.h"
+
 /* Seconds a step in samples[]: their number. */
 static int job_run(gn_ctx *g, job *j, build_fn build, int n) {
     size_t bytes = count(&j->out_shape) * gn_dtype_bytes(j->d);
@@ -370,6 +373,7 @@ static int job_run(gn_ctx *g, job *j, build_fn build, int n) {
         }
         ok_or_die(g, gn_sync(g), "sync");
         samples[i < 0 ? 0 : i] = (ex_now() - start) / j->each;
+        if (j->beside) j->beside[i < 0 ? 0 : i] = torch_time(j->each);
     }
     ok_or_die(g, gn_read(result, j->out, bytes), "result");
     gn_step(g);
@@ -936,8 +940,13 @@ static const window_row window_rows[] = {
     { "conv_7_512", 32, 512, 7, 512, 3, 1, 1, NAN },         { "conv_224_3", 32, 3, 224, 64, 7, 2, 1, NAN },
     { "conv_56_1x1", 32, 64, 56, 256, 1, 1, 1, NAN },        { "conv_14_1x1", 32, 1024, 14, 256, 1, 1, 1, NAN },
     { "conv_28_1x1_half", 32, 512, 28, 1024, 1, 2, 1, NAN }, { "conv_7_1x1", 32, 2048, 7, 512, 1, 1, 1, NAN },
+    { "conv_56_1x1_down", 32, 256, 56, 64, 1, 1, 1, NAN },   { "conv_28_1x1", 32, 512, 28, 128, 1, 1, 1, NAN },
+    { "conv_28_1x1_up", 32, 128, 28, 512, 1, 1, 1, NAN },    { "conv_14_1x1_up", 32, 256, 14, 1024, 1, 1, 1, NAN },
+    { "conv_7_1x1_up", 32, 512, 7, 2048, 1, 1, 1, NAN },     { "conv_28_256_half", 32, 256, 28, 256, 3, 2, 1, NAN },
+    { "conv_56_96_wide", 32, 96, 56, 384, 1, 1, 1, NAN },    { "conv_14_384_wide", 32, 384, 14, 1536, 1, 1, 1, NAN },
     { "conv_57_24", 32, 24, 57, 24, 3, 1, 1, NAN },          { "conv_57_40", 32, 40, 57, 40, 3, 1, 1, NAN },
     { "conv_depthwise_56", 32, 256, 56, 256, 3, 1, 256, 3 }, { "conv_depthwise_28", 32, 480, 28, 480, 5, 1, 480, 3 },
+    { "conv_depthwise_14", 32, 384, 14, 384, 7, 1, 384, 3 }, { "conv_depthwise_7", 32, 768, 7, 768, 7, 1, 768, 3 },
 };
 
 static gn_tensor window_conv(const window_row *r, gn_tensor x, gn_tensor w, gn_tensor bias, const gn_tensor *residual,
@@ -978,17 +987,23 @@ static double window_error(const job *j) {
 
 static void bench_window(gn_ctx *g, const window_row *r) {
     int64_t images = sized(r->images), side = (r->side + 2 * (r->kernel / 2) - r->kernel) / r->stride + 1;
+    double theirs[9];
+    char line[120];
     job j = { .d = GN_BF16,
               .n_in = 2,
               .each = 20,
               .rests = true,
               .scale = 1,
               .of = r,
+              .beside = theirs,
               .in_shape = { GN_SHAPE(images, r->channels, r->side, r->side),
                             GN_SHAPE(r->filters, r->channels / r->groups, r->kernel, r->kernel) },
               .out_shape = GN_SHAPE(images, r->filters, side, side) };
     if (!wanted(r->name)) return;
     job_open(g, &j);
+    snprintf(line, sizeof line, "conv %d %d %d %d %d %d %d", (int)images, r->channels, r->side, r->filters, r->kernel,
+             r->stride, r->groups);
+    torch_ask(line);
     int k = job_run(g, &j, build_window, repeats(9));
     double results = (double)count(&j.out_shape), inputs = (double)count(&j.in_shape[0]);
     bool moves = r->groups == r->channels && r->groups > 1;
@@ -1002,6 +1017,7 @@ static void bench_window(gn_ctx *g, const window_row *r) {
     if (moves) set_ceiling(out, copy_ceiling(), "device copy");
     snprintf(out->note, sizeof out->note, "%.1f us, b%d, %d to %d", 1e6 * quantile(samples, k, 0.5), (int)images,
              r->channels, r->filters);
+    torch_note(out, quantile(samples, k, 0.5), theirs, k);
     print_row(out);
     job_close(&j);
 }
@@ -1011,15 +1027,16 @@ enum { RESNET_CONVS = 53 };
 typedef struct resnet {
     gn_tensor w[RESNET_CONVS], bias[RESNET_CONVS], head, images;
     void *host[RESNET_CONVS + 2], *zeros;
-    int n;
+    int n, made, count; /* convs so far, those whose filters are on the device; images */
 } resnet;
 
 static gn_tensor resnet_conv(gn_ctx *g, resnet *m, gn_tensor x, window_row r, const gn_tensor *residual, bool relu) {
     gn_shape shape = GN_SHAPE(r.filters, r.channels, r.kernel, r.kernel);
     r.groups = 1;
-    if (!m->host[m->n]) {
-        float scale = sqrtf(6.f / (float)(r.channels * r.kernel * r.kernel)) * (residual ? 0.3f : 1.f);
-        m->host[m->n] = make_random(GN_BF16, count(&shape), scale);
+    float scale = sqrtf(6.f / (float)(r.channels * r.kernel * r.kernel)) * (residual ? 0.3f : 1.f);
+    if (!m->host[m->n]) m->host[m->n] = make_random(GN_BF16, count(&shape), scale);
+    if (m->n == m->made) {
+        m->made++;
         m->w[m->n] = gn_weight(g, GN_BF16, shape, m->host[m->n], "filters");
         m->bias[m->n] = gn_weight(g, GN_BF16, GN_SHAPE(r.filters), m->zeros, "bias");
     }
@@ -1047,20 +1064,54 @@ static gn_tensor resnet_logits(gn_ctx *g, resnet *m) {
             h = resnet_conv(g, m, resnet_conv(g, m, t, near, NULL, true), up, &x, true);
         }
     }
-    return gn_matmul(gn_mean(gn_reshape(h, GN_SHAPE(32, 2048, 49)), GN_AXES(2), false), m->head);
+    return gn_matmul(gn_mean(gn_reshape(h, GN_SHAPE(m->count, 2048, 49)), GN_AXES(2), false), m->head);
 }
 
-/* Values are not compared: those of each kind of convolution are above. */
+static void resnet_open(gn_ctx *g, resnet *m) {
+    m->images = gn_state(g, GN_BF16, GN_SHAPE(m->count, 3, 224, 224), m->host[RESNET_CONVS], "images");
+    m->head = gn_weight(g, GN_BF16, GN_SHAPE(2048, 1000), m->host[RESNET_CONVS + 1], "head");
+}
+
+static void resnet_close(resnet *m) {
+    gn_release(m->images);
+    gn_release(m->head);
+    for (int i = 0; i < RESNET_CONVS; i++) {
+        gn_release(m->w[i]);
+        gn_release(m->bias[i]);
+    }
+}
+
+/* Of the first image's logits, beside those that the CPU executor computes from the same numbers: the root of the mean
+   squared error, relative to that of the logits. Both round to bf16 after each of 53 convolutions. */
+static double resnet_error(const resnet *m, const uint16_t *logits) {
+    enum { LOGITS = 1000 };
+    static uint16_t want[LOGITS];
+    gn_ctx *g = open_or_die("cpu", NULL);
+    resnet one = { .zeros = m->zeros, .count = 1 };
+    memcpy(one.host, m->host, sizeof one.host);
+    resnet_open(g, &one);
+    ok_or_die(g, gn_read(resnet_logits(g, &one), want, sizeof want), "logits on the CPU");
+    resnet_close(&one);
+    gn_close(g);
+    double errors = 0, values = 0;
+    for (size_t i = 0; i < LOGITS; i++) {
+        double value = element(GN_BF16, want, i), error = element(GN_BF16, logits, i) - value;
+        errors += error * error;
+        values += value * value;
+    }
+    return sqrt(errors / values);
+}
+
 static void bench_resnet(gn_ctx *g) {
-    resnet m = { 0 };
-    enum { IMAGES = 32, EACH = 20 };
+    resnet m = { .count = 32 };
+    enum { EACH = 20 };
+    static uint16_t out_logits[32 * 1000];
     if (!wanted("resnet50") || set.quick) return;
     m.zeros = or_die(calloc(2048, 2));
-    m.host[RESNET_CONVS] = make_random(GN_BF16, (size_t)IMAGES * 3 * 224 * 224, 1);
+    m.host[RESNET_CONVS] = make_random(GN_BF16, (size_t)m.count * 3 * 224 * 224, 1);
     m.host[RESNET_CONVS + 1] = make_random(GN_BF16, 2048 * 1000, 0.05f);
-    m.images = gn_state(g, GN_BF16, GN_SHAPE(IMAGES, 3, 224, 224), m.host[RESNET_CONVS], "images");
-    m.head = gn_weight(g, GN_BF16, GN_SHAPE(2048, 1000), m.host[RESNET_CONVS + 1], "head");
-    gn_tensor logits = gn_state(g, GN_BF16, GN_SHAPE(IMAGES, 1000), NULL, "logits");
+    resnet_open(g, &m);
+    gn_tensor logits = gn_state(g, GN_BF16, GN_SHAPE(m.count, 1000), NULL, "logits");
     int n = repeats(9);
     for (int i = -3; i < n; i++) {
         double start = 0;
@@ -1076,21 +1127,22 @@ static void bench_resnet(gn_ctx *g) {
         ok_or_die(g, gn_sync(g), "sync");
         samples[i < 0 ? 0 : i] = (ex_now() - start) / EACH;
     }
+    ok_or_die(g, gn_read(logits, out_logits, sizeof out_logits), "logits");
+    gn_step(g);
     row *out = add_row("resnet50", "images/s", 20000, false);
-    out->value = IMAGES / quantile(samples, n, 0.5);
-    out->p95 = IMAGES / quantile(samples, n, 0.95);
-    snprintf(out->note, sizeof out->note, "bf16, batch %d, %.2f ms", IMAGES, 1e3 * quantile(samples, n, 0.5));
+    out->value = m.count / quantile(samples, n, 0.5);
+    out->p95 = m.count / quantile(samples, n, 0.95);
+    out->error = resnet_error(&m, out_logits);
+    out->bound = 0.05;
+    snprintf(out->note, sizeof out->note, "bf16, batch %d, %.2f ms", m.count, 1e3 * quantile(samples, n, 0.5));
     print_row(out);
     gn_release(logits);
-    gn_release(m.images);
-    gn_release(m.head);
-    for (int i = 0; i < RESNET_CONVS; i++) {
-        gn_release(m.w[i]);
-        gn_release(m.bias[i]);
-    }
+    resnet_close(&m);
     for (int i = 0; i < RESNET_CONVS + 2; i++) free(m.host[i]);
     free(m.zeros);
 }
+
+#include "picture_rows.h"
 
 /* ---- the MLP, on the device and from host memory to host memory ---- */
 
@@ -1939,7 +1991,12 @@ static void bench_all(gn_ctx *g) {
     bench_attention(g, "attention_written", 330, build_attention_written, false, false);
     bench_attention(g, "attention_written_masked", 230, build_attention_written, false, true);
     bench_caches(g);
+    torch_open();
     for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++) bench_window(g, &window_rows[i]);
+    torch_sum("convolutions");
+    bench_pictures(g);
+    torch_sum("norms and pooling");
+    torch_close();
     bench_resnet(g);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);

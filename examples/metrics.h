@@ -138,6 +138,7 @@ static void metrics_fallbacks(const metrics_page *p) {
         { "copy_waited_for", s->copies_waited },
         { "transfer_by_host", s->transfers - s->transfers_direct },
         { "weight_evicted", s->evictions },
+        { "filters_repacked", s->filters_repacked },
         { "blas_fault", s->blas_faults },
         { "stored_choice_lost", s->choices_lost + s->choices_rejected },
         { "plan_dropped", s->plans_dropped },

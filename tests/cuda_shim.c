@@ -21,7 +21,7 @@
  * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability
  * 6.0. With $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has;
  * what else 8.0 has does not.
- * "60,80": the second device differs.
+ * "60,80": the second device differs. $GENIE_SHIM_PROCESSORS=N: so many processors, else 132.
  *
  * With $GENIE_SHIM_EMPTY=1 nothing is compiled and kernels compute nothing, on any architecture: for what plans, sizes
  * and launches them.
@@ -417,6 +417,11 @@ static int arch(int device) {
     return s ? atoi(s) : 60;
 }
 
+static int processors(void) {
+    const char *s = getenv("GENIE_SHIM_PROCESSORS");
+    return s ? atoi(s) : 132;
+}
+
 API int cuInit(unsigned flags) {
     (void)flags;
     return 0;
@@ -448,9 +453,9 @@ API int cuDeviceGetName(char *s, int n, int d) {
     snprintf(s, (size_t)n, "fibres on this CPU");
     return 0;
 }
-/* processors as of the compile-only device */
+/* processors as of the compile-only device, unless other ones are asked for */
 API int cuDeviceGetAttribute(int *v, int what, int d) {
-    *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 38 ? 65536 : what == 115 ? order() != 0 : 0;
+    *v = what == 75 ? arch(d) / 10 : what == 16 ? processors() : what == 38 ? 65536 : what == 115 ? order() != 0 : 0;
     return 0;
 }
 API int cuDeviceTotalMem_v2(size_t *n, int d) {

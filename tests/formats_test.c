@@ -519,7 +519,7 @@ TEST(safetensors_that_were_written_read_back) {
 /* ---- gguf ---- */
 
 static char gg_error[GGUF_ERROR];
-static uint8_t gg_data[4096];
+static uint8_t gg_data[1 << 20];
 static size_t gg_size;
 
 static void gg_put(const void *data, size_t size) {
@@ -772,6 +772,42 @@ TEST(gguf_in_splits_is_one_set_of_tensors) {
     CHECK_INT(held, 0);
 }
 
+TEST(gguf_cut_after_opening_is_told_and_kills_nobody) {
+    gg_head(2, 0);
+    gg_tensor("first", GGUF_F32, 1, 5000, 0, 0);
+    gg_tensor("second", GGUF_F32, 1, 4000, 0, 20000);
+    gg_pad(36000);
+    gguf *g = gg_open();
+    gguf_tensor t;
+    uint64_t sum = 0;
+    REQUIRE(g != NULL);
+    CHECK_INT(truncate(place("a.gguf"), 24000), 0);
+    for (size_t i = 0; gguf_at(g, i, &t); i++)
+        for (uint64_t k = 0; k < t.bytes; k++) sum += t.data[k];
+    CHECK(sum > 0 && !gguf_intact(g, gg_error));
+    CHECK(strstr(gg_error, "\"second\"") && strstr(gg_error, "byte 24576"));
+    gguf_close(g);
+    CHECK_INT(held, 0);
+}
+
+TEST(gguf_takes_less_memory_than_twice_its_header) {
+    enum { TENSORS = 20000 };
+    char name[8];
+    gg_head(TENSORS, 0);
+    for (unsigned i = 0; i < TENSORS; i++) {
+        snprintf(name, sizeof name, "%x", i);
+        gg_tensor(name, GGUF_F32, 1, 0, 0, 0);
+    }
+    gg_pad(0);
+    held_most = held;
+    gguf *g = gg_open();
+    REQUIRE(g != NULL);
+    CHECK_INT(gguf_count(g), TENSORS);
+    CHECK(held_most > 0 && held_most <= 2 * gg_size);
+    gguf_close(g);
+    CHECK_INT(held, 0);
+}
+
 TEST(gguf_blocks_of_known_bits_have_their_values) {
     uint8_t q8[34] = { 0, 0x3c, 1, 0xff }, q4[18] = { 0, 0x40, 0x0f }, q6[210] = { 0 };
     float x[256];
@@ -828,6 +864,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(gguf_that_is_wrong_is_refused_by_name),
         TEST_ENTRY(gguf_whose_entries_contradict_each_other_is_refused_by_name),
         TEST_ENTRY(gguf_in_splits_is_one_set_of_tensors),
+        TEST_ENTRY(gguf_cut_after_opening_is_told_and_kills_nobody),
+        TEST_ENTRY(gguf_takes_less_memory_than_twice_its_header),
         TEST_ENTRY(gguf_blocks_of_known_bits_have_their_values),
         TEST_ENTRY(files_that_are_none_are_refused),
     };

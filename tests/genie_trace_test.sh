@@ -50,6 +50,18 @@ summary_has_stages_calls_kernels_and_what_was_saved() {
             grep -qE '^1 +head ' "$WORK/summary" && grep -qF "163840 of weights and states that stay" "$WORK/summary" || return 1
     done
 }
+# Calls that were too short to be recorded are in the summary, of each process apart.
+calls_left_out_are_told() {
+    local rest='"packed_bytes":0,"detail":""' note='"stage":"note","lane":"left out","beside":true'
+    cat >"$WORK/left.jsonl" <<TEXT
+{"name":"gn_read","stage":"call","process":1,"lane":"thread 1","begin_ns":1000,"end_ns":2000,"bytes":0,$rest}
+{"name":"gn_read",$note,"process":1,"begin_ns":2000,"end_ns":1502000,"bytes":7,$rest}
+{"name":"STEP",$note,"process":2,"begin_ns":2000,"end_ns":1502000,"bytes":7,$rest}
+{"name":"gn_read",$note,"process":1,"begin_ns":2000000,"end_ns":2500000,"bytes":5,$rest}
+TEXT
+    genie_trace "$WORK/left.jsonl" >"$WORK/summary" && cat "$WORK/summary"
+    grep -qE '^call +gn_read +1 ' "$WORK/summary" && grep -qE '^program +12 gn_read in 2.000 ms$' "$WORK/summary" && grep -qE '^peer +7 STEP in 1.500 ms$' "$WORK/summary"
+}
 refused() {
     printf '{"a":1}\n' >"$WORK/other.jsonl" # JSON, but no trace
     fails_with 'holds no events' "$EXAMPLES/genie_trace" "$WORK/other.jsonl" && fails_with 'Is a directory' "$EXAMPLES/genie_trace" "$WORK" &&
@@ -213,6 +225,7 @@ check help_and_version_are_told help_and_version_are_told
 check programs_are_prepared prepare
 check a_summary_has_stages_calls_kernels_roles_and_what_was_saved summary_has_stages_calls_kernels_and_what_was_saved
 check what_is_no_trace_is_refused_with_its_place refused
+check calls_left_out_are_told calls_left_out_are_told
 if [ -f "$EXAMPLES/genie_trace_cupti.so" ]; then
     check a_recorded_program_s_kernels_copies_and_calls_are_on_one_clock recorded
     check absent_cupti_is_said_and_the_program_runs absent_cupti_is_said

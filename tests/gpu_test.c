@@ -2276,6 +2276,166 @@ static void long_products_of_large_tensors_reach_all_of_them(void) {
     large_product("k of 3.4e7", 64, 64, 33600000);
 }
 
+/* ---- filters that are packed once ---- */
+
+enum { PACK_C = 24, PACK_SIDE = 6, PACK_FILTERS = PACK_C * PACK_C * 9, PACK_IMAGE = PACK_C * PACK_SIDE * PACK_SIDE };
+
+/* Two convs, one after the other, of `images`; their sum, as the CPU and as g compute it, is alike. */
+static void packed_step(gn_ctx *g, gn_tensor *w, void *const *data, int images, const void *x) {
+    gn_shape shape = GN_SHAPE(images, PACK_C, PACK_SIDE, PACK_SIDE), filters = GN_SHAPE(PACK_C, PACK_C, 3, 3);
+    const gn_conv_desc d = { .before = { 1, 1 }, .after = { 1, 1 } };
+    static float out[2][3 * PACK_IMAGE];
+    double worst = 0;
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *at = k ? g : cpu;
+        gn_tensor y = gn_data(at, GN_BF16, shape, x);
+        for (int i = 0; i < 2; i++) y = gn_conv(y, k ? w[i] : gn_data(at, GN_BF16, filters, data[i]), GN_NONE, &d);
+        gn_result r = gn_read(gn_cast(y, GN_F32), out[k], (size_t)(images * PACK_IMAGE) * 4);
+        if (!CHECK_RESULT(r, GN_OK)) printf("%s\n", gn_last_error(at)->text);
+        gn_step(at);
+    }
+    for (int i = 0; i < images * PACK_IMAGE; i++)
+        worst = fmax(worst, fabs((double)out[0][i] - (double)out[1][i]) / (1 + fabs((double)out[0][i])));
+    if (!(worst <= 0.02)) test_fail(__FILE__, __LINE__, "%d images: %g off", images, worst);
+}
+
+static gn_stats packed_stats(gn_ctx *g) {
+    gn_stats s;
+    gn_get_stats(g, &s);
+    return s;
+}
+
+static void filters_of_a_weight_are_packed_once(void) {
+    if (compiles_only) {
+        test_skip("kernels are compiled, not run");
+        return;
+    }
+    gn_ctx *g = open_with("0", "1");
+    gn_shape shape = GN_SHAPE(PACK_C, PACK_C, 3, 3);
+    void *x = random_bytes(GN_BF16, 3 * PACK_IMAGE, 1), *data[3];
+    gn_tensor w[2];
+    uint64_t ran[4], bytes;
+    for (int i = 0; i < 3; i++) data[i] = random_bytes(GN_BF16, PACK_FILTERS, 0.1);
+    for (int i = 0; i < 2; i++) w[i] = gn_weight(g, GN_BF16, shape, data[i], "filters");
+    for (int i = 0; i < 4; i++) {
+        packed_step(g, w, data, 2, x);
+        ran[i] = packed_stats(g).kernels_run;
+    }
+    CHECK(ran[0] - (ran[1] - ran[0]) == 2 && ran[2] - ran[1] == ran[1] - ran[0] && ran[3] - ran[2] == ran[1] - ran[0]);
+    packed_step(g, w, data, 3, x); /* another plan, the same filters */
+    CHECK(packed_stats(g).filters_packed == 2 && packed_stats(g).filters_repacked == 0);
+    bytes = packed_stats(g).device_bytes;
+    gn_release(w[0]);
+    gn_step(g);
+    CHECK(bytes - packed_stats(g).device_bytes >= 2 * 2 * PACK_FILTERS); /* the weight and what was packed of it */
+    w[0] = gn_weight(g, GN_BF16, shape, data[2], "other filters");
+    for (int i = 0; i < 3; i++) packed_step(g, w, (void *[2]){ data[2], data[1] }, 2, x);
+    CHECK(packed_stats(g).filters_packed == 3 && packed_stats(g).filters_repacked == 0);
+    gn_release(w[0]);
+    w[0] = gn_state(g, GN_BF16, shape, data[0], "filters that may change"); /* packed in each run */
+    for (int i = 0; i < 3; i++) packed_step(g, w, data, 2, x);
+    CHECK(packed_stats(g).filters_packed == 3 && packed_stats(g).filters_repacked == 0);
+    gn_release(w[0]);
+    gn_release(w[1]);
+    gn_close(g);
+    for (int i = 0; i < 3; i++) free(data[i]);
+    free(x);
+}
+
+/* Blocks of two convs with a residual each, c images of a channels, side b: what they hand on lies as rows of
+   channels. */
+static gn_tensor build_residuals(gn_ctx *g, const job *j, void **data) {
+    const gn_shape shape = GN_SHAPE(j->c, j->a, j->b, j->b), near = GN_SHAPE(j->a, j->a, 3, 3),
+                   one = GN_SHAPE(j->a, j->a, 1, 1);
+    const gn_conv_desc relu = { .clamps = true, .most = INFINITY };
+    gn_conv_desc adds = { .before = { 1, 1 }, .after = { 1, 1 } };
+    gn_tensor bias = gn_data(g, j->d, GN_SHAPE(j->a), data[4]),
+              h = gn_conv(gn_data(g, j->d, shape, data[0]), gn_data(g, j->d, near, data[1]), GN_NONE, &adds);
+    for (int i = 0; i < 3; i++) {
+        gn_tensor t = gn_conv(h, gn_data(g, j->d, one, data[2]), bias, &relu);
+        adds.residual = h;
+        h = gn_conv(t, gn_data(g, j->d, near, data[3]), i == 1 ? bias : GN_NONE, &adds);
+    }
+    return h;
+}
+
+/* Of an infinite filter value: places whose windows lie inside are as on the CPU, those at a border may be NaN, and the
+   other filters' results do not know of it. */
+static void an_infinite_filter_stays_at_its_border(void) {
+    if (compiles_only) {
+        test_skip("kernels are compiled, not run");
+        return;
+    }
+    enum { C = 64, SIDE = 8, PLACES = SIDE * SIDE };
+    static float x[C * PLACES], w[C * C * 9], out[2][C * PLACES];
+    const gn_conv_desc d = { .before = { 1, 1 }, .after = { 1, 1 } };
+    for (int i = 0; i < C * PLACES; i++) x[i] = (float)(1 + i % 3);
+    for (int i = 0; i < C * C * 9; i++) w[i] = (float)(i % 5 - 2) / 64;
+    w[5 * C * 9 + 7 * 9] = INFINITY; /* filter 5, channel 7, the first tap */
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *g = k ? gpu : cpu;
+        gn_tensor y = gn_conv(gn_cast(gn_data(g, GN_F32, GN_SHAPE(1, C, SIDE, SIDE), x), GN_BF16),
+                              gn_cast(gn_data(g, GN_F32, GN_SHAPE(C, C, 3, 3), w), GN_BF16), GN_NONE, &d);
+        CHECK_RESULT(gn_read(gn_cast(y, GN_F32), out[k], sizeof out[k]), GN_OK);
+        gn_step(g);
+    }
+    for (int i = 0; i < C * PLACES; i++) {
+        bool border = i % PLACES < SIDE || i % SIDE == 0, near = fabsf(out[0][i] - out[1][i]) <= 0.25f;
+        if (i / PLACES != 5) CHECK(near);
+        else if (border) CHECK(near || isnan(out[1][i]));
+        else CHECK(out[0][i] == INFINITY && out[1][i] == INFINITY);
+    }
+}
+
+static void convs_with_residuals_agree_with_the_cpu(void) {
+    static const job jobs[] = {
+        { GN_BF16, 64, 7, 3, 0, 0 },   { GN_BF16, 72, 8, 2, 0, 0 }, { GN_F16, 40, 9, 2, 0, 0 },
+        { GN_BF16, 128, 14, 2, 0, 0 }, { GN_F16, 192, 5, 1, 0, 0 }, { GN_BF16, 20, 6, 2, 0, 0 }
+    };
+    for (int i = 0; i < TEST_COUNT(jobs); i++) {
+        const job *j = &jobs[i];
+        const int64_t n[] = { j->c * j->a * j->b * j->b, j->a * j->a * 9, j->a * j->a, j->a * j->a * 9, j->a };
+        void *data[5];
+        double scale = 1 / sqrt((double)j->a);
+        for (int k = 0; k < 5; k++)
+            data[k] = random_bytes(j->d, n[k], k == 2 ? 1.5 * scale : k == 1 || k == 3 ? scale / 2 : 1);
+        compare("convs with residuals", build_residuals, j, data, 0.02);
+        for (int k = 0; k < 5; k++) free(data[k]);
+    }
+}
+
+/* Where nothing is left to keep them in, each run packs them, and what needs memory later takes theirs. */
+static void filters_without_room_are_packed_in_each_run(void) {
+    if (compiles_only) {
+        test_skip("kernels are compiled, not run");
+        return;
+    }
+    char memory[32];
+    gn_shape shape = GN_SHAPE(PACK_C, PACK_C, 3, 3);
+    void *x = random_bytes(GN_BF16, 3 * PACK_IMAGE, 1), *data[2];
+    uint64_t needed = 0;
+    for (int i = 0; i < 2; i++) data[i] = random_bytes(GN_BF16, PACK_FILTERS, 0.1);
+    for (int round = 0; round < 2; round++) {
+        snprintf(memory, sizeof memory, "%llu", (unsigned long long)needed);
+        gn_ctx *g = open_with(memory, "1");
+        gn_tensor w[2], late;
+        for (int i = 0; i < 2; i++) w[i] = gn_weight(g, GN_BF16, shape, data[i], "filters");
+        for (int i = 0; i < 3; i++) packed_step(g, w, data, 2, x);
+        if (round) CHECK(packed_stats(g).filters_packed < 2 && packed_stats(g).filters_repacked >= 3);
+        else CHECK(packed_stats(g).filters_packed == 2 && packed_stats(g).filters_repacked == 0);
+        if (round) CHECK(packed_stats(g).device_bytes <= needed);
+        if (!round) needed = packed_stats(g).device_bytes - PACK_FILTERS * 2; /* room for one of the two */
+        late = gn_state(g, GN_BF16, shape, data[0], "late");
+        for (int i = 0; i < 3; i++) packed_step(g, w, data, 2, x);
+        CHECK(packed_stats(g).evictions == 0 || round);
+        gn_release(late);
+        for (int i = 0; i < 2; i++) gn_release(w[i]);
+        gn_close(g);
+    }
+    for (int i = 0; i < 2; i++) free(data[i]);
+    free(x);
+}
+
 static void all_kernels_compile(void) {
     static char why[8000];
     size_t failed = 0,
@@ -2339,6 +2499,10 @@ static const test_entry tests[] = {
     TEST_ENTRY(random_numbers_of_large_tensors_do_not_repeat),
     TEST_ENTRY(long_products_of_large_tensors_reach_all_of_them),
     TEST_ENTRY(large_arguments_and_results_cross_whole),
+    TEST_ENTRY(filters_of_a_weight_are_packed_once),
+    TEST_ENTRY(an_infinite_filter_stays_at_its_border),
+    TEST_ENTRY(convs_with_residuals_agree_with_the_cpu),
+    TEST_ENTRY(filters_without_room_are_packed_in_each_run),
 };
 
 int main(int argc, char **argv) {

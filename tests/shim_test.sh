@@ -61,14 +61,15 @@ decoders() {
     GENIE_TEST_PROGRAMS=${GENIE_TEST_DECODERS:-4} on_shim "$BUILD/tests/decoder_test" --seed 1 >"$WORK/decoders" 2>&1
     holds "$WORK/decoders" 1
 }
-# Of compute capability 8.0, which the forms with weights in a ring of shared memory need; then those timed and chosen.
+# Of compute capability 8.0, which the forms with weights in a ring of shared memory need, and of two processors, whose
+# blocks have several tiles each; then those timed and chosen.
 decoders_by_other_forms() {
-    GENIE_SHIM_ARCH=80 GENIE_TEST_PROGRAMS=2 on_shim "$BUILD/tests/decoder_test" --seed 2 >"$WORK/decoders" 2>&1
+    GENIE_SHIM_ARCH=80 GENIE_SHIM_PROCESSORS=2 GENIE_TEST_PROGRAMS=2 on_shim "$BUILD/tests/decoder_test" --seed 2 >"$WORK/decoders" 2>&1
     holds "$WORK/decoders" 1
 }
 one_row_is_measured() {
     rm -rf "$WORK/one_row" && mkdir -m 700 "$WORK/one_row" || return 1
-    GENIE_CUDA_RING=1 GENIE_SHIM_ARCH=80 GENIE_CACHE=$WORK/one_row GENIE_TEST_BITS=$WORK/bits GENIE_CUBLASLT=0 GENIE_CUDA_TUNE=1000 on_shim "$BUILD/tests/choice_test" products_of_one_row --seed 1 >"$WORK/vectors" 2>&1
+    GENIE_SHIM_ARCH=80 GENIE_CACHE=$WORK/one_row GENIE_TEST_BITS=$WORK/bits GENIE_CUBLASLT=0 GENIE_CUDA_TUNE=1000 on_shim "$BUILD/tests/choice_test" products_of_one_row --seed 1 >"$WORK/vectors" 2>&1
     holds "$WORK/vectors" 1
 }
 # Random programs of exact numbers, and products of integers with what follows them in their kernel.
@@ -115,8 +116,8 @@ demo_shows_its_phases() {
 }
 # Of compute capability 8.0 the fibres have what tensor_matmul, flash_attention and conv_tensor need.
 tensor_cores() {
-    GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores attention_on_tensor_cores --seed 1 >"$WORK/tensor" 2>&1
-    holds "$WORK/tensor" 2 &&
+    GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores attention_on_tensor_cores filters_ convs_with infinite_filter --seed 1 >"$WORK/tensor" 2>&1
+    holds "$WORK/tensor" 6 &&
         GENIE_CUDA_ONE_OF_EACH=1 GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/conformance_test" conformance_conv_on_cuda conformance_conv_chain_on_cuda --seed 1 >"$WORK/convs" 2>&1 &&
         holds "$WORK/convs" 2
 }

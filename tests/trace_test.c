@@ -362,10 +362,11 @@ static void run_tiny(gn_ctx *g) {
     }
 }
 
-static int64_t left_out(const char *name) {
+static int64_t left_out(int process, const char *name) {
     int64_t n = 0;
     for (int i = 0; i < n_events; i++)
-        if (strcmp(events[i].lane, "left out") == 0 && strcmp(events[i].name, name) == 0) {
+        if (events[i].process == process && strcmp(events[i].lane, "left out") == 0 &&
+            strcmp(events[i].name, name) == 0) {
             CHECK(strcmp(events[i].stage, "note") == 0 && events[i].bytes > 0);
             n += events[i].bytes;
         }
@@ -379,15 +380,33 @@ TEST(calls_too_short_to_be_recorded_are_counted_and_the_seldom_is_there) {
     gn_close(g);
     REQUIRE(read_lines("tiny.jsonl"));
     int reads = count(1, "call", "gn_read"), steps = count(1, "call", "gn_step");
-    CHECK(reads > 50 && left_out("gn_read") > 0);
-    CHECK_INT(reads + left_out("gn_read"), TINY + 1);
-    CHECK_INT(steps + left_out("gn_step"), TINY + 1);
+    CHECK(reads > 50 && left_out(1, "gn_read") > 0);
+    CHECK_INT(reads + left_out(1, "gn_read"), TINY + 1);
+    CHECK_INT(steps + left_out(1, "gn_step"), TINY + 1);
     CHECK_INT(count(1, "plan", "plan_make"), 2);
     CHECK_INT(count(1, "call", "gn_close"), 1);
     const event *made = find(1, "plan", "plan_make", 1);
     CHECK(inside(made, find(1, "call", "gn_read", reads - 1), 0)); /* recorded from there on at least */
     CHECK_INT(count(1, "launch", "submit"), reads);
     CHECK_INT(count(1, "synchronise", "wait"), reads); /* what is left out is left out whole */
+}
+
+/* A server that is asked for stages counts short steps as the client does; one asked for all records all. */
+TEST(a_server_counts_short_steps_of_a_session) {
+    for (int all = 0; all < 2; all++) {
+        gn_ctx *g = loopback_open(
+            &(gn_desc){ .trace_file = file_of(all ? "far_all.jsonl" : "far.jsonl"), .trace_all = all == 1 });
+        REQUIRE(CHECK_RESULT(gn_status(g), GN_OK));
+        run_steps(g, all ? 300 : 1000);
+        gn_close(g);
+        REQUIRE(read_lines(all ? "far_all.jsonl" : "far.jsonl"));
+        int submits = count(2, "launch", "submit"), received = count(2, "frame", "STEP");
+        int64_t n = left_out(2, "STEP");
+        CHECK_INT(submits + n, all ? 300 : 1000);
+        CHECK_INT(submits, received);
+        CHECK(all ? n == 0 : n > 0);
+        CHECK_INT(count(2, "plan", "plan_make"), 1);
+    }
 }
 
 TEST(every_call_is_recorded_where_that_is_asked) {
@@ -461,6 +480,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(a_server_writes_what_its_sessions_do),
         TEST_ENTRY(a_program_s_own_trace_goes_on_beside_the_file),
         TEST_ENTRY(calls_too_short_to_be_recorded_are_counted_and_the_seldom_is_there),
+        TEST_ENTRY(a_server_counts_short_steps_of_a_session),
         TEST_ENTRY(every_call_is_recorded_where_that_is_asked),
     };
     for (int i = 0; i < N * N; i++) batch[i] = (float)(i * 7919 % 1009) / 1009;

@@ -232,29 +232,25 @@ static inline bool clock_is_last(const trace *t, size_t i) {
     return true;
 }
 
-/* Of each name whose calls were too short to be recorded one by one: how many, and how long if they were like those
-   that are there. */
+/* Of each name whose calls were too short to be recorded one by one: how many, and in which time. */
 static inline void print_left_out(const trace *t) {
     bool any = false;
     for (size_t i = 0; i < t->n; i++) {
         const trace_event *first = &t->all[i];
-        long long left = 0, there = 0;
-        double ns = 0;
+        long long left = 0, ns = 0;
         bool known = !trace_is(first, "note") || strcmp(first->lane, "left out") != 0;
         for (size_t k = 0; k < t->n && !known; k++) {
             const trace_event *e = &t->all[k];
-            if (e->process != first->process || e->name != first->name) continue;
-            bool note = trace_is(e, "note") && strcmp(e->lane, "left out") == 0, call = trace_is(e, "call");
-            known = note && k < i;
-            left += note ? e->bytes : 0;
-            there += call;
-            ns += call ? (double)(e->end - e->begin) : 0;
+            bool alike = e->process == first->process && e->name == first->name && e->lane == first->lane;
+            if (!alike || !trace_is(e, "note")) continue;
+            known = k < i;
+            left += e->bytes;
+            ns += e->end - e->begin;
         }
         if (known) continue;
-        if (!any) printf("Left out, for they are short: the tables hold the others (GENIE_TRACE_ALL=1 records all)\n");
+        if (!any) printf("Left out, for they are short; GENIE_TRACE_ALL=1 records all. With the time between them:\n");
         any = true;
-        printf("  %14lld of %lld calls of %s, some %.3f ms by those that were recorded\n", left, left + there,
-               first->name, there ? ns / (double)there * (double)left * 1e-6 : 0);
+        printf("%-12s %lld %s in %.3f ms\n", process_name(t, first->process), left, first->name, (double)ns * 1e-6);
     }
     if (any) printf("\n");
 }

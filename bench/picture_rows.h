@@ -1,0 +1,105 @@
+/* bench_gpu: norms over pictures and pooling, beside the bandwidth of a device copy. */
+
+/* `images` squares of `side` places, of `channels` channels. groups: of a group norm, 0: batch norm; kernel,
+   stride: of a maximum pool. */
+typedef struct picture_row {
+    const char *name;
+    int images, channels, side, groups, kernel, stride;
+    double reads; /* of x; the result is written once */
+} picture_row;
+
+static const picture_row picture_rows[] = {
+    { "batchnorm_56_256", 32, 256, 56, 0, 0, 0, 2 },   { "groupnorm_56_256", 32, 256, 56, 32, 0, 0, 1 },
+    { "batchnorm_14_1024", 32, 1024, 14, 0, 0, 0, 2 }, { "groupnorm_28_512", 32, 512, 28, 32, 0, 0, 1 },
+    { "pool_112_64", 32, 64, 112, 0, 3, 2, 1 },        { "pool_56_256", 32, 256, 56, 0, 2, 2, 1 },
+};
+
+static gn_pool_desc picture_pool(const picture_row *r) {
+    int64_t pad = r->kernel / 2, after = r->kernel % 2 ? pad : 0;
+    return (gn_pool_desc){ .kernel = { r->kernel, r->kernel },
+                           .stride = { r->stride, r->stride },
+                           .before = { after, after },
+                           .after = { after, after } };
+}
+
+static gn_tensor build_picture(gn_ctx *g, const job *j) {
+    const picture_row *r = (const picture_row *)j->of;
+    const gn_pool_desc pool = picture_pool(r);
+    (void)g;
+    if (r->kernel) return gn_pool(j->in[0], &pool);
+    if (r->groups) return gn_group_norm(j->in[0], r->groups, j->in[1], j->in[2], 1e-5);
+    return gn_batch_norm_train(j->in[0], j->in[1], j->in[2], 1e-5, NULL, NULL);
+}
+
+/* Channels whose values are compared: of each all places of a norm, for which every one counts. */
+static void picture_norm_error(const job *j, const picture_row *r, int64_t n, int64_t c, largest_error *e) {
+    const int64_t *d = j->in_shape[0].dims, places = d[2] * d[3], each = r->groups ? d[1] / r->groups : 1;
+    double sum = 0, squares = 0, all = 0;
+    for (int64_t k = r->groups ? n : 0; k < (r->groups ? n + 1 : d[0]); k++)
+        for (int64_t i = 0; i < each * places; i++, all++) {
+            double x = at(j, 0, (k * d[1] + c / each * each) * places + i);
+            sum += x;
+            squares += x * x;
+        }
+    double mean = sum / all, deviation = sqrt(squares / all - mean * mean + 1e-5);
+    for (int64_t i = 0; i < places; i++) {
+        int64_t to = (n * d[1] + c) * places + i;
+        error_add(e, element(j->d, j->out, (size_t)to), (at(j, 0, to) - mean) / deviation * at(j, 1, c) + at(j, 2, c));
+    }
+}
+
+static void picture_pool_error(const job *j, const picture_row *r, int64_t n, int64_t c, largest_error *e) {
+    const int64_t *o = j->out_shape.dims, side = r->side, pad = picture_pool(r).before[0];
+    for (int64_t i = 0; i < o[2] * o[3]; i++) {
+        double most = -INFINITY;
+        for (int k = 0; k < r->kernel * r->kernel; k++) {
+            int64_t y = i / o[3] * r->stride + k / r->kernel - pad, x = i % o[3] * r->stride + k % r->kernel - pad;
+            if (y < 0 || x < 0 || y >= side || x >= side) continue;
+            most = fmax(most, at(j, 0, ((n * o[1] + c) * side + y) * side + x));
+        }
+        error_add(e, element(j->d, j->out, (size_t)((n * o[1] + c) * o[2] * o[3] + i)), most);
+    }
+}
+
+static void bench_picture(gn_ctx *g, const picture_row *r) {
+    int64_t images = sized(r->images);
+    const gn_pool_desc pool = picture_pool(r);
+    double theirs[9];
+    char line[120];
+    int64_t side = r->kernel ? (r->side + 2 * pool.before[0] - r->kernel) / r->stride + 1 : r->side;
+    job j = { .d = GN_BF16,
+              .n_in = r->kernel ? 1 : 3,
+              .each = 20,
+              .rests = true,
+              .scale = 1,
+              .of = r,
+              .beside = theirs,
+              .in_shape = { GN_SHAPE(images, r->channels, r->side, r->side), GN_SHAPE(r->channels),
+                            GN_SHAPE(r->channels) },
+              .out_shape = GN_SHAPE(images, r->channels, side, side) };
+    if (!wanted(r->name)) return;
+    job_open(g, &j);
+    snprintf(line, sizeof line, r->kernel ? "pool %d %d %d %d %d" : "norm %d %d %d %d", (int)images, r->channels,
+             r->side, r->kernel ? r->kernel : r->groups, r->stride);
+    torch_ask(line);
+    int k = job_run(g, &j, build_picture, repeats(9));
+    double work = 2e-12 * (r->reads * (double)count(&j.in_shape[0]) + (double)count(&j.out_shape));
+    row *out = add_row(r->name, "TB/s", 0.85 * copy_ceiling(), false);
+    largest_error e = { 0 };
+    for (int s = 0; s < 4; s++)
+        (r->kernel ? picture_pool_error : picture_norm_error)(&j, r, s % images, s * 7919 % r->channels, &e);
+    out->value = work / quantile(samples, k, 0.5);
+    out->p95 = work / quantile(samples, k, 0.95);
+    out->error = error_of(&e);
+    out->bound = eps_of(GN_BF16);
+    set_ceiling(out, copy_ceiling(), "device copy");
+    snprintf(out->note, sizeof out->note, "%.1f us, b%d, %g reads and a write", 1e6 * quantile(samples, k, 0.5),
+             (int)images, r->reads);
+    torch_note(out, quantile(samples, k, 0.5), theirs, k);
+    print_row(out);
+    job_close(&j);
+}
+
+static void bench_pictures(gn_ctx *g) {
+    for (size_t i = 0; i < sizeof picture_rows / sizeof *picture_rows; i++) bench_picture(g, &picture_rows[i]);
+}
