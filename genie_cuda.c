@@ -100,7 +100,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 31
+#define GN__CU_GENERATOR 32
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -11304,9 +11304,9 @@ static bool page_joins(const emit *e, const page_form *f) {
     return f->parts > 1 && f->parts <= PAGE_JOINED && blocks && blocks <= 2 * emit_processors(e);
 }
 
-/* A counter of each block of queries, which it leaves at 0: all such kernels of a plan have the same ones. */
-static void emit_page_counters(emit *e, const page_form *f) {
-    uint32_t blocks = (uint32_t)(f->q.dims[0] * f->q.dims[1] / f->heads);
+/* `done`: a counter of each of so many blocks of queries, which they leave at 0: all such kernels of a plan have the
+   same ones. */
+static void emit_counters(emit *e, uint32_t blocks) {
     if (e->n_counters < blocks) {
         e->counters = e->n_flags;
         e->n_counters = blocks;
@@ -11433,7 +11433,7 @@ static void emit_page_attention(emit *e, uint32_t node) {
         emit_node(e, input(e, node, i), f.format && (i == 1 || i == 2) ? "u8" : types[views[i]->dtype].name, true,
                   names[i]);
     if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    if (page_joins(e, &f)) emit_page_counters(e, &f);
+    if (page_joins(e, &f)) emit_counters(e, (uint32_t)(f.q.dims[0] * f.q.dims[1] / f.heads));
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
     put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, %s, err, node);\n",
@@ -12091,35 +12091,126 @@ static const char one_text[] =
     "template <class P> M float share_of(float top, float sum, float all) { "
     "return P::WRITTEN ? top == all ? 1.f : exp_for<typename P::T>(top - all) : sum == 0.f ? 0.f : "
     "exp_for<typename P::T>(top - all); }\n"
-    "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by "
-    "attention_join. The row that this\n"
-    "// step appends comes from rows_k and rows_v, whoever reads it; "
-    "one block writes it into the cache, what stood there into saved_k and saved_v.\n"
-    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB "
-    "QH, KB "
-    "KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale(); MADE_Q, MADE_K: the query, "
-    "the "
-    "appended row of keys is what `tq`, `tk` make of it, its first row Q0, K0\n"
-    "struct one_as_it_lies { template <class T> M void run(T *, T *, i64) const {} };\n"
-    "template <class P, class FQ, class FK> M void attention_one(const FQ &tq, const FK &tk, const typename P::T *q, "
-    "typename P::T *k, typename P::T *v, const "
-    "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N &length,\n"
-    "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, "
-    "typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
+    "// One query of each head against a cache. A block has R heads that share their keys, PARTS blocks share "
+    "these: the blocks of a cluster join their sums in its first block, and JOINS clusters in the last of them to "
+    "end, by way of `parts` and `done` (0 before and after).\n"
+    "// The row that this step appends comes from rows_k and rows_v, whoever reads it; one block writes it into "
+    "the cache, what stood there into saved_k and saved_v.\n"
+    "// Keys are on their way to shared memory, U * STAGES of them to a thread, before the kernels before this one "
+    "have ended. A thread reads what it has copied by itself, and has its own maximum: lanes that share a key join "
+    "their sums of it, others theirs at the end.\n"
+    "// P: T, L (position), N (value(): length), X (loop), WRITTEN as for attention, H, G, S, DK, V elements of 16 "
+    "bytes, LANES to a key, R, U, STAGES, PARTS, CLUSTER, JOINS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB "
+    "RVH, LENGTH, CAUSAL, APPEND, EARLY, scale(); MADE_Q, MADE_K: the query, the appended row of keys is what "
+    "`tq`, `tk` make of it (1: a warp, 2: all threads), its first row Q0, K0\n"
+    "struct one_as_it_lies { template <class T> M void run(T *, T *, i64, int, int) const {} };\n"
+    "// 16 bytes that each of 256 threads copies for itself, in slots\n"
+    "struct one_ring {\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "  u32 to;\n"
+    "  const uint4 *from;\n"
+    "  M void init(unsigned char *memory) { to = shared_address(memory) + threadIdx.x * 16; from = (const uint4 "
+    "*)memory + threadIdx.x; }\n"
+    "  M void copy(int slot, const void *p, bool in) const { copy16(to + slot * 4096, p, in ? 16 : 0); }\n"
+    "  M void commit() const { copy_commit(); }\n"
+    "  template <int N> M void wait() const { copy_wait<N>(); }\n"
+    "#else\n"
+    "  uint4 *from;\n"
+    "  M void init(unsigned char *memory) { from = (uint4 *)memory + threadIdx.x; }\n"
+    "  M void copy(int slot, const void *p, bool in) const { from[slot * 256] = in ? *(const uint4 *)p : zeros(); "
+    "}\n"
+    "  M void commit() const {}\n"
+    "  template <int N> M void wait() const {}\n"
+    "#endif\n"
+    "  M uint4 at(int slot) const { return from[slot * 256]; }\n"
+    "};\n"
+    "// What one thread has of R heads: queries, sums, and the largest score so far with the weights' sum\n"
+    "template <class P> struct one_sums {\n"
+    "  enum { V = P::V, R = P::R, LANES = P::LANES };\n"
+    "  float x[R][V], o[R][V], top[R], sum[R];\n"
+    "  typename P::X by[R];\n"
+    "  // U keys from j on, `step` apart, of which those below `end` count\n"
+    "  template <int U> M void take(const uint4 *k, const uint4 *v, int j, int step, int end) {\n"
+    "    const typename P::T tag = typename P::T();\n"
+    "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      float s[U], now = top[r];\n"
+    "      UNROLL for (int u = 0; u < U; u++) {\n"
+    "        s[u] = 0.f;\n"
+    "        UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[r][i], part_of(k[u], i, tag), s[u]);\n"
+    "        UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "        if (j + u * step >= end) s[u] = gn_f32(0xff800000u); else s[u] = by[r].value(s[u], 0, j + u * step);\n"
+    "        now = max_nan(now, s[u]);\n"
+    "      }\n"
+    "      const bool none = now == gn_f32(0xff800000u);\n"
+    "      const float keep = none || top[r] == now ? 1.f : exp_for<typename P::T>(top[r] - now);\n"
+    "      sum[r] *= keep;\n"
+    "      UNROLL for (int i = 0; i < V; i++) o[r][i] *= keep;\n"
+    "      UNROLL for (int u = 0; u < U; u++) {\n"
+    "        const float p = none || j + u * step >= end ? 0.f : exp_for<typename P::T>(s[u] - now);\n"
+    "        sum[r] += p;\n"
+    "        UNROLL for (int i = 0; i < V; i++) o[r][i] = gn_fma(p, part_of(v[u], i, tag), o[r][i]);\n"
+    "      }\n"
+    "      top[r] = now;\n"
+    "    }\n"
+    "  }\n"
+    "  // The lanes of a warp that had other keys\n"
+    "  M void join() {\n"
+    "    UNROLL for (int l = LANES; l < 32; l *= 2) UNROLL for (int r = 0; r < R; r++) {\n"
+    "      const float all = max_nan(top[r], exchange(top[r], l)), f = share_of<P>(top[r], sum[r], all);\n"
+    "      sum[r] = sum[r] * f;\n"
+    "      sum[r] += exchange(sum[r], l);\n"
+    "      UNROLL for (int i = 0; i < V; i++) { o[r][i] *= f; o[r][i] += exchange(o[r][i], l); }\n"
+    "      top[r] = all;\n"
+    "    }\n"
+    "  }\n"
+    "};\n"
+    "// N parts of element c of head r\n"
+    "template <class P, int N> struct one_join {\n"
+    "  float all, num, den;\n"
+    "  M void init(const float (*part)[P::R][P::DK + 2], int r, int c) {\n"
+    "    all = gn_f32(0xff800000u);\n"
+    "    num = den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < N; w++) all = max_nan(all, part[w][r][P::DK]);\n"
+    "    UNROLL for (int w = 0; w < N; w++) { const float f = share_of<P>(part[w][r][P::DK], part[w][r][P::DK + "
+    "1], all); num = gn_fma(f, part[w][r][c], num); den = gn_fma(f, part[w][r][P::DK + 1], den); }\n"
+    "  }\n"
+    "  // Those of other blocks: past the L1, which may hold what stood there before\n"
+    "  M void init(const volatile float *part, int c) {\n"
+    "    float top[N], sum[N], o[N];\n"
+    "    UNROLL for (int w = 0; w < N; w++) { top[w] = part[w * (P::DK + 2)]; sum[w] = part[w * (P::DK + 2) + 1]; "
+    "o[w] = part[w * (P::DK + 2) + 2 + c]; }\n"
+    "    all = gn_f32(0xff800000u);\n"
+    "    num = den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < N; w++) all = max_nan(all, top[w]);\n"
+    "    UNROLL for (int w = 0; w < N; w++) { const float f = share_of<P>(top[w], sum[w], all); num = gn_fma(f, "
+    "o[w], num); den = gn_fma(f, sum[w], den); }\n"
+    "  }\n"
+    "  M void store(typename P::T *out) const { put(*out, P::WRITTEN || den != 0.f ? num / den : 0.f); }\n"
+    "  M void leave(float *part, int c) const {\n"
+    "    part[2 + c] = num;\n"
+    "    if (c == 0) { part[0] = all; part[1] = den; }\n"
+    "  }\n"
+    "};\n"
+    "template <class P, class FQ, class FK> M void attention_one(const FQ &tq, const FK &tk, const typename P::T "
+    "*q, typename P::T *k, typename P::T *v, const typename P::T *rows_k, const typename P::T *rows_v, const "
+    "typename P::L *pos, const typename P::N &length, typename P::X x_, typename P::T *saved_k, typename P::T "
+    "*saved_v, typename P::T *out, float *parts, u32 *done, u32 *err, u32 node, u32 append, u32 flag_k, u32 "
+    "flag_v) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, D_ = P::DK, WIDE = (D_ + V - 1) / V, LANES = WIDE <= 1 ? 1 : WIDE <= 2 ? 2 : WIDE <= 4 ? 4 : "
-    "WIDE <= 8 "
-    "? 8 : WIDE <= 16 ? 16 : 32, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
-    "  __shared__ uint4 made_q[P::MADE_Q ? 2 : 1][P::MADE_Q ? WIDE : 1], made_k[P::MADE_K ? 2 : 1][P::MADE_K ? WIDE : "
-    "1];\n"
-    "  __shared__ float part[8][D_ + 2], joined[P::PARTS][D_ + 2];\n"
+    "  enum { V = P::V, D_ = P::DK, R = P::R, WIDE = (D_ + V - 1) / V, LANES = P::LANES, KEYS = 32 / LANES, STEP = "
+    "8 * KEYS, U = P::U, STAGES = P::STAGES };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  __shared__ uint4 made_q[P::MADE_Q ? 2 * R : 1][P::MADE_Q ? WIDE : 1], made_k[P::MADE_K ? 2 : 1][P::MADE_K ? "
+    "WIDE : 1];\n"
+    "  __shared__ float part[8][R][D_ + 2], joined[P::CLUSTER][R][D_ + 2];\n"
     "  const float least = gn_f32(0xff800000u);\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / LANES, "
-    "mine = (int)(blockIdx.x % P::PARTS);\n"
-    "  const i64 at = blockIdx.x / P::PARTS, h = at % P::H, b = at / P::H, g = h / (P::H / P::G);\n"
-    "  const bool within = LANES == WIDE || sub < WIDE;                   // of a head of other sizes lanes stay idle\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / "
+    "LANES, mine = (int)(blockIdx.x % P::PARTS), rank = mine % P::CLUSTER;\n"
+    "  const i64 at = blockIdx.x / P::PARTS * R, h = at % P::H, b = at / P::H, g = h / (P::H / P::G);\n"
+    "  const bool within = LANES == WIDE || sub < WIDE;                   // of a head of other sizes lanes stay "
+    "idle\n"
     "  if (P::NEXT == 0) let_next_start();\n"
-    "  if (P::CLUSTER) cluster_arrive();\n"
+    "  if (P::CLUSTER > 1) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  i64 said = P::S, at_said = -1;\n"
     "  if (P::LENGTH) said = length.value();\n"
@@ -12128,74 +12219,84 @@ static const char one_text[] =
     "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
     "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
     "  typedef seen_by<typename P::X> by;\n"
-    "  const int past = by::WINDOW > 0 && n > by::WINDOW ? (int)(n - by::WINDOW) : 0, span = (n - past + P::PARTS - 1) "
-    "/ "
-    "P::PARTS, begin = past + mine * span, end = begin + span < n ? begin + span : n;\n"
-    "  x_.begin(at);\n"
+    "  const int past = by::WINDOW > 0 && n > by::WINDOW ? (int)(n - by::WINDOW) : 0, span = (n - past + P::PARTS "
+    "- 1) / P::PARTS, begin = past + mine * span, end = begin + span < n ? begin + span : n;\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
-    "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw_;\n"
-    "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES "
-    "&& "
-    "within;\n"
-    "  if (writes) { old_k = *(const uint4 *)(kp + (i64)place * P::KS); "
-    "old_v = *(const uint4 *)(vp + (i64)place * P::VS); }\n"
+    "  one_ring ring;\n"
+    "  ring.init(memory);\n"
+    "#define ONE_LOAD(i)\\\n"
+    "  do {\\\n"
+    "    const int i_ = (i);\\\n"
+    "    if (begin + i_ * (U * STEP) < end) UNROLL for (int u = 0; u < U; u++) {\\\n"
+    "      const int j = begin + (i_ * U + u) * STEP + key, slot = (i_ % STAGES * U + u) * 2;\\\n"
+    "      const bool in_ = within && j < end && !(P::APPEND && j == place);\\\n"
+    "      ring.copy(slot, in_ ? kp + (P::SMALL ? (i64)(j * (int)P::KS) : j * P::KS) : k, in_);\\\n"
+    "      ring.copy(slot + 1, in_ ? vp + (P::SMALL ? (i64)(j * (int)P::VS) : j * P::VS) : v, in_);\\\n"
+    "    }\\\n"
+    "    ring.commit();\\\n"
+    "  } while (0)\n"
+    "  UNROLL for (int i = 0; i < STAGES - 1; i++) ONE_LOAD(i);\n"
+    "  uint4 nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw[R];\n"
+    "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < "
+    "LANES && within;\n"
+    "  if (writes) { old_k = *(const uint4 *)(kp + (i64)place * P::KS); old_v = *(const uint4 *)(vp + (i64)place * "
+    "P::VS); }\n"
     "  const T tag = T();\n"
-    "  float x[V], o[V], top = mine == 0 && warp == 0 ? by::sink(x_) : least, sum = by::SINKS && top != least && lane "
-    "< "
-    "LANES ? 1.f : 0.f;\n"
-    "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
-    "  for (int base = begin, first = 1; first || base < end; base += U * STEP, first = 0) {\n"
-    "    UNROLL for (int u = 0; u < U; u++) {\n"
-    "      const int j = base + key + u * STEP;\n"
-    "      kr[u] = vr[u] = zeros();\n"
-    "      if (within && j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? "
-    "(i64)(j * (int)P::KS) : j * P::KS)); vr[u] = *(const uint4 *)(vp + (P::SMALL ? (i64)(j * (int)P::VS) : "
-    "j * P::VS)); }\n"
-    "    }\n"
-    "    if (first) {\n"
-    "      if (P::CLUSTER) cluster_wait();\n"
-    "      if (P::NEXT == 1) let_next_start();\n"
-    "      await_previous();\n"
-    "      if (P::NEXT == 2) let_next_start();\n"
-    "      if (P::MADE_Q) tq.run((T *)made_q[0], (T *)made_q[P::MADE_Q], (b * P::QB + h * P::QH) / D_ + P::Q0);\n"
-    "      if (P::MADE_K) tk.run((T *)made_k[0], (T *)made_k[P::MADE_K], (b * P::RKB + g * P::RKH) / D_ + P::K0);\n"
-    "      if (P::MADE_Q || P::MADE_K) __syncthreads();\n"
-    "      raw_ = zeros();\n"
-    "      if (within) {\n"
-    "        raw_ = P::MADE_Q ? made_q[P::MADE_Q][sub] : *(const uint4 *)(q + b * P::QB + h * P::QH + sub * V);\n"
-    "        if (P::APPEND) { nk = P::MADE_K ? made_k[P::MADE_K][sub] : *(const uint4 *)(rows_k + b * P::RKB + g * "
-    "P::RKH + sub * V); nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
-    "      }\n"
-    "      UNROLL for (int i = 0; i < V; i++) x[i] = part_of(raw_, i, tag) * (float)P::scale();\n"
-    "    }\n"
-    "    float s[U], now = top;\n"
-    "    UNROLL for (int u = 0; u < U; u++) {\n"
-    "      const int j = base + key + u * STEP;\n"
-    "      if (P::APPEND && j == place && j < end) { kr[u] = nk; vr[u] = nv; }\n"
-    "      s[u] = 0.f;\n"
-    "      UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[i], part_of(kr[u], i, tag), s[u]);\n"
-    "      UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
-    "      if (j >= end) s[u] = least; else s[u] = x_.value(s[u], 0, j);\n"
-    "      now = max_nan(now, s[u]);\n"
-    "    }\n"
-    "    UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
-    "    const bool none = now == least;\n"
-    "    const float keep = none || top == now ? 1.f : exp_for<typename P::T>(top - now);\n"
-    "    sum *= keep;\n"
-    "    UNROLL for (int i = 0; i < V; i++) o[i] *= keep;\n"
-    "    UNROLL for (int u = 0; u < U; u++) {\n"
-    "      const float p = none || base + key + u * STEP >= end ? 0.f : exp_for<typename P::T>(s[u] - now);\n"
-    "      sum += p;\n"
-    "      UNROLL for (int i = 0; i < V; i++) o[i] = gn_fma(p, part_of(vr[u], i, tag), o[i]);\n"
-    "    }\n"
-    "    top = now;\n"
+    "  one_sums<P> mine_;\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    mine_.by[r] = x_;\n"
+    "    mine_.by[r].begin(at + r);\n"
+    "    mine_.top[r] = mine == 0 && t < LANES ? by::sink(mine_.by[r]) : least;\n"
+    "    mine_.sum[r] = by::SINKS && mine_.top[r] != least ? 1.f : 0.f;\n"
+    "    raw[r] = zeros();\n"
     "  }\n"
-    "  UNROLL for (int l = LANES; l < 32; l *= 2) {\n"
-    "    sum += exchange(sum, l);\n"
-    "    UNROLL for (int i = 0; i < V; i++) o[i] += exchange(o[i], l);\n"
+    "  if (P::CLUSTER > 1) cluster_wait();\n"
+    "  if (P::NEXT == 1) let_next_start();\n"
+    "  await_previous();\n"
+    "  if (P::NEXT == 2) let_next_start();\n"
+    "  if (within) {\n"
+    "    if (P::APPEND) nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V);\n"
+    "    if (P::APPEND && !P::MADE_K) nk = *(const uint4 *)(rows_k + b * P::RKB + g * P::RKH + sub * V);\n"
+    "    UNROLL for (int r = 0; r < R; r++) if (!P::MADE_Q) raw[r] = *(const uint4 *)(q + b * P::QB + (h + r) * "
+    "P::QH + sub * V);\n"
     "  }\n"
-    "  if (lane < LANES && within) UNROLL for (int i = 0; i < V; i++) part[warp][sub * V + i] = o[i];\n"
-    "  if (lane == 0) { part[warp][D_] = top; part[warp][D_ + 1] = sum; }\n"
+    "  if (P::MADE_Q == 2) for (int r = 0; r < R; r++) { if (r) __syncthreads(); tq.run((T *)made_q[r], (T "
+    "*)made_q[R + r], (b * P::QB + (h + r) * P::QH) / D_ + P::Q0, t, 256); }\n"
+    "  if (P::MADE_K == 2) tk.run((T *)made_k[0], (T *)made_k[1], (b * P::RKB + g * P::RKH) / D_ + P::K0, t, "
+    "256);\n"
+    "  if (P::MADE_Q == 1 || P::MADE_K == 1) for (int r = warp; r <= R; r += 8) {\n"
+    "    if (P::MADE_Q == 1 && r < R) tq.run((T *)made_q[r], (T *)made_q[R + r], (b * P::QB + (h + r) * P::QH) / "
+    "D_ + P::Q0, lane, 32);\n"
+    "    if (P::MADE_K == 1 && r == R) tk.run((T *)made_k[0], (T *)made_k[1], (b * P::RKB + g * P::RKH) / D_ + "
+    "P::K0, lane, 32);\n"
+    "  }\n"
+    "  if (P::MADE_Q || P::MADE_K) __syncthreads();\n"
+    "  if (within && P::APPEND && P::MADE_K) nk = made_k[P::MADE_K ? 1 : 0][sub];\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    if (within && P::MADE_Q) raw[r] = made_q[P::MADE_Q ? R + r : 0][sub];\n"
+    "    UNROLL for (int i = 0; i < V; i++) { mine_.x[r][i] = part_of(raw[r], i, tag) * (float)P::scale(); "
+    "mine_.o[r][i] = 0.f; }\n"
+    "  }\n"
+    "  for (int i = 0; begin + i * (U * STEP) < end; i++) {\n"
+    "    uint4 kr[U], vr[U];\n"
+    "    const int j = begin + i * (U * STEP) + key;\n"
+    "    ring.template wait<STAGES - 2>();\n"
+    "    ONE_LOAD(i + STAGES - 1);                                         // where the thread read one step ago\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const int slot = (i % STAGES * U + u) * 2;\n"
+    "      kr[u] = ring.at(slot);\n"
+    "      vr[u] = ring.at(slot + 1);\n"
+    "      if (P::APPEND && j + u * STEP == place && place < end) { kr[u] = nk; vr[u] = nv; }\n"
+    "    }\n"
+    "    mine_.template take<U>(kr, vr, j, STEP, end);\n"
+    "  }\n"
+    "#undef ONE_LOAD\n"
+    "  mine_.join();\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    if (lane < LANES && within) UNROLL for (int i = 0; i < V; i++) part[warp][r][sub * V + i] = "
+    "mine_.o[r][i];\n"
+    "    if (lane == 0) { part[warp][r][D_] = mine_.top[r]; part[warp][r][D_ + 1] = mine_.sum[r]; }\n"
+    "  }\n"
     "  if (writes) {\n"
     "    const i64 to = (b * P::G + g) * D_ + sub * V;\n"
     "    *(uint4 *)(saved_k + to) = old_k;\n"
@@ -12209,30 +12310,42 @@ static const char one_text[] =
     "    if (P::APPEND && !outside) { err[flag_k] = 1; err[flag_v] = 1; }\n"
     "  }\n"
     "  __syncthreads();\n"
-    "  float all = least, num = 0.f, den = 0.f;\n"
-    "  if (t < D_) {\n"
-    "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < 8; w++) { const float f = share_of<P>(part[w][D_], part[w][D_ + 1], all); "
-    "num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
-    "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
-    "  if (P::CLUSTER) {\n"
-    "    if (t < D_) put_first(&joined[mine][t], num);\n"
-    "    if (t == 0) { put_first(&joined[mine][D_], all); put_first(&joined[mine][D_ + 1], den); }\n"
+    "  for (int i = t; i < R * D_; i += 256) {\n"
+    "    const int r = i / D_, c = i % D_;\n"
+    "    one_join<P, 8> all;\n"
+    "    all.init(part, r, c);\n"
+    "    if (P::PARTS == 1) { all.store(out + (at + r) * D_ + c); continue; }\n"
+    "    if (P::CLUSTER == 1) { all.leave(parts + ((at + r) * P::JOINS + mine) * (D_ + 2), c); continue; }\n"
+    "    put_first(&joined[rank][r][c], all.num);\n"
+    "    if (c == 0) { put_first(&joined[rank][r][D_], all.all); put_first(&joined[rank][r][D_ + 1], all.den); }\n"
+    "  }\n"
+    "  if (P::PARTS == 1) return;\n"
+    "  if (P::CLUSTER > 1) {\n"
     "    cluster_arrive();\n"
     "    cluster_wait();\n"
-    "    if (mine || t >= D_) return;\n"
-    "    all = least; num = den = 0.f;\n"
-    "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = share_of<P>(joined[w][D_], joined[w][D_ + 1], "
-    "all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "    if (rank) return;\n"
+    "    for (int i = t; i < R * D_; i += 256) {\n"
+    "      one_join<P, P::CLUSTER> all;\n"
+    "      all.init(joined, i / D_, i % D_);\n"
+    "      if (P::JOINS == 1) all.store(out + at * D_ + i);\n"
+    "      else all.leave(parts + ((at + i / D_) * P::JOINS + mine / P::CLUSTER) * (D_ + 2), i % D_);\n"
+    "    }\n"
+    "    if (P::JOINS == 1) return;\n"
     "  }\n"
-    "  if (t >= D_) return;\n"
-    "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
-    "    float *to = parts + (at * P::PARTS + mine) * (D_ + 2);\n"
-    "    to[2 + t] = num;\n"
-    "    if (t == 0) { to[0] = all; to[1] = den; }\n"
-    "  } else put(out[at * D_ + t], P::WRITTEN || den != 0.f ? num / den : 0.f);\n"
+    "  __shared__ u32 before;\n"
+    "  __threadfence();\n"
+    "  __syncthreads();\n"
+    "  if (t == 0) before = atomicAdd(done + blockIdx.x / P::PARTS, 1u);\n"
+    "  __syncthreads();\n"
+    "  if (before + 1 < P::JOINS) return;\n"
+    "  __threadfence();\n"
+    "  if (t == 0) done[blockIdx.x / P::PARTS] = 0;\n"
+    "  for (int i = t; i < R * D_; i += 256) {\n"
+    "    one_join<P, P::JOINS> all;\n"
+    "    all.init(parts + (at + i / D_) * P::JOINS * (D_ + 2), i % D_);\n"
+    "    all.store(out + at * D_ + i);\n"
+    "  }\n"
     "}\n";
 
 /* Nothing in the plan writes it. */
@@ -12333,15 +12446,49 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
 }
 
 /* How one query of each head is answered. */
+/* heads: of a block, which share their keys; parts: blocks that share these, `cluster` of them as a cluster; each,
+   stages: keys that a thread works on at a time, and how often as many it has room for. */
 typedef struct one_form {
     attention_form a;
-    int64_t parts;
-    bool cluster;
+    int64_t heads, parts, cluster;
+    int each, stages;
 } one_form;
+
+/* Heads of a block: as many as share keys, up to ONE_HEADS whose sums fit its registers and shared memory. Blocks of a
+   cluster: while each of a block's lanes has ONE_KEYS keys of a full cache, twice as many with several heads. Clusters
+   that share keys: each block has ONE_LONG, which outweighs that they join their sums through memory. */
+enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_CLUSTER = 8, ONE_PARTS = 32, ONE_KEYS = 4, ONE_LONG = 512 };
+
+/* Lanes that share a key, of 16 bytes each. */
+static int one_lanes(const attention_form *a) {
+    int lanes = 1, bytes = (int)a->q.dims[3] * types[a->q.dtype].bytes;
+    while (lanes * 16 < bytes) lanes *= 2;
+    return lanes;
+}
+
+/* By shapes alone, so that the order of addition is. No more blocks are made than run at once. */
+static void one_divide(const emit *e, one_form *f, int64_t heads) {
+    const attention_form *a = &f->a;
+    bool clusters = emit_has_clusters(e);
+    int64_t keys = keys_of(a), shared = a->dims[1] / a->k.dims[1], blocks = emit_processors(e);
+    f->heads = 1;
+    for (int64_t r = 2; r <= ONE_HEADS; r++)
+        if (shared % r == 0 && r * a->q.dims[3] <= ONE_WIDTH) f->heads = r;
+    heads /= f->heads;
+    int64_t least = 256 / one_lanes(a) * (f->heads > 1 ? 2 * ONE_KEYS : ONE_KEYS);
+    for (f->cluster = 1; clusters && f->cluster < ONE_CLUSTER && keys >= f->cluster * 2 * least; f->cluster *= 2)
+        if (heads * f->cluster * 2 > sgemm_slots(e, (int)f->cluster * 2)) break;
+    if (clusters) blocks = sgemm_slots(e, (int)f->cluster), least = ONE_LONG;
+    f->parts = f->cluster;
+    while (f->parts < ONE_PARTS && heads * f->parts * 2 <= blocks && keys >= f->parts * 2 * least) f->parts *= 2;
+    f->each = f->heads == 1 ? 4 : 2;
+    f->stages = f->each == 2 || (clusters && heads * f->parts <= blocks) ? 4 : 2;
+    if (!emit_has_async_copies(e)) f->stages = 1;
+}
 
 static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     gn_dtype d = a->q.dtype;
-    int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
+    int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1];
     f->a = *a;
     if (e->invariant || a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) ||
         dim < 16 || dim > 256 || dim * types[d].bytes > 512 || dim * types[d].bytes % 16)
@@ -12350,12 +12497,7 @@ static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     if (a->k.dims[3] != dim || a->v.dims[3] != dim) return false;
     attention_moves(&f->a, false);
     if (a->written && (f->a.moved[0] || f->a.moved[1] || f->a.moved[2])) return false;
-    f->cluster = emit_has_clusters(e);
-    int64_t keys = keys_of(a);
-    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && keys >= f->parts * 64;) f->parts *= 2;
-    if (!f->cluster && f->parts > 1)
-        for (; f->parts < 32 && heads * f->parts * 2 <= blocks && keys >= f->parts * 64;) f->parts *= 2;
-    f->cluster = f->cluster && f->parts > 1;
+    one_divide(e, f, heads);
     return true;
 }
 
@@ -12801,28 +12943,28 @@ static void emit_vector(emit *e, const vector_group *g) {
     emit_launch_shared(e, name, grid, 1, 256, ring);
 }
 
-static bool one_makes(const fusion *u, int which) { return u->turn[which] || u->made[which]; }
+/* What makes the query (which 0) or the appended row of keys: 0 nothing, 1 a warp, 2 all threads of a block. */
+static int one_makes(const fusion *u, int which) { return u->made[which] ? 2 : u->turn[which] ? 1 : 0; }
 
 /* The first row of a dense result of rows of n that a view shows. */
 static int64_t first_row(const gn_view *v, int64_t n) { return v->offset / types[v->dtype].bytes / n; }
 
-/* All n columns of one row, of which the first 2 half are turned; step: between numbers of the table. */
+/* All n columns of one row by `many` threads of which t_ is one: the first 2 half are turned in pairs; step: between
+   numbers of the table. */
 static void put_turning(text *t, int64_t n, int64_t half, int64_t step, int64_t stride, int64_t bits) {
+    long long y = bits & 1 ? 2 : 1, other = bits & 1 ? 1 : half;
+    put(t, ";\n    UNROLL for (int i = 0; i < %lld; i += many) {\n      const int pair = i + t_;\n", (long long)half);
+    put(t, "      if (pair >= %lld) break;\n", (long long)half);
     put(t,
-        ";\n    for (int col = threadIdx.x; col < %lld; col += 256) {\n      if (col >= %lld) { to[col] = x[col * "
-        "%lldll]; continue; }\n",
-        (long long)n, (long long)(2 * half), (long long)stride);
-    if (!(bits & 1))
-        put(t,
-            "      const bool first = col < %lld;\n      const int pair = first ? col : col - %lld, other = first ? "
-            "col + %lld : col - %lld;\n",
-            (long long)half, (long long)half, (long long)half, (long long)half);
-    else put(t, "      const bool first = col %% 2 == 0;\n      const int pair = col / 2, other = col ^ 1;\n");
-    put(t,
-        "      const auto c = t[pair * %lldll], s = t[(%lldll + pair) * %lldll], mine = get(x[col * %lldll]) * c, "
-        "theirs = get(x[other * %lldll]) * s;\n      put(to[col], %sfirst ? mine - theirs : mine + theirs);\n    }\n  "
-        "}\n};\n",
-        (long long)step, (long long)half, (long long)step, (long long)stride, (long long)stride, bits & 2 ? "!" : "");
+        "      const auto c = t[pair * %lldll], s = t[(%lldll + pair) * %lldll], a = get(x[pair * %lld * %lldll]), b = "
+        "get(x[(pair * %lld + %lld) * %lldll]);\n",
+        (long long)step, (long long)half, (long long)step, y, (long long)stride, y, other, (long long)stride);
+    put(t, "      put(to[pair * %lld], a * c %c b * s);\n      put(to[pair * %lld + %lld], b * c %c a * s);\n    }\n",
+        y, bits & 2 ? '+' : '-', y, other, bits & 2 ? '-' : '+');
+    if (n > 2 * half)
+        put(t, "    for (int col = %lld + t_; col < %lld; col += many) to[col] = x[col * %lldll];\n",
+            (long long)(2 * half), (long long)n, (long long)stride);
+    put(t, "  }\n};\n");
 }
 
 /* What makes the query (which 0) or the row that is appended to keys, the struct `@_<prefix>`: run(raw, to, row) by
@@ -12840,7 +12982,8 @@ static void put_made(emit *e, const fusion *u, int which, const char *prefix, in
     put(t, "struct @_%s {\n", prefix);
     if (u->made[which]) put(t, "  @_%s rows;\n", own);
     if (!u->turn[which]) {
-        put(t, "  template <class T> M void run(T *, T *to, i64 row) const { rows.run(to, row, 1, false); }\n};\n");
+        put(t, "  template <class T> M void run(T *, T *to, i64 row, int, int) const { rows.run(to, row, 1, false); "
+               "}\n};\n");
         put(values, "}");
         return;
     }
@@ -12865,7 +13008,7 @@ static void put_made(emit *e, const fusion *u, int which, const char *prefix, in
     emit_node(e, by, compute, true, name);
     put(t, "  const %s *table;\n", compute);
     put(values, "%s }", name);
-    put(t, "  M void run(%s *raw, %s *to, i64 row) const {\n    const i64 from = ", type, type);
+    put(t, "  M void run(%s *raw, %s *to, i64 row, int t_, int many) const {\n    const i64 from = ", type, type);
     put_offset(t, &cr, "row", false);
     if (u->made[which])
         put(t, " + %lldll;\n    rows.run(raw, from / %lld, 1, false);\n    __syncthreads();\n    const %s *x = raw;\n",
@@ -12892,16 +13035,21 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
                          const gn_view *rows_v, bool early) {
     const attention_form *a = &f->a;
     text *t = &e->types;
+    int vector = 16 / types[a->q.dtype].bytes;
     put(t,
         "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef @_n N; typedef @_x X; static const i64 H = "
         "%lldll, G = %lldll, S = %lldll;\n",
         types[a->q.dtype].name, types[pos].name, (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
     put(t,
-        "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, "
-        "EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d, MADE_Q = %d, MADE_K = %d };\n",
-        (long long)a->q.dims[3], (long long)a->q.dims[3], 16 / types[a->q.dtype].bytes, (long long)f->parts, a->length,
-        a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS,
-        one_makes(u, 0), one_makes(u, 1));
+        "  enum { DK = %lld, E = %lld, V = %d, LANES = %d, R = %lld, U = %d, STAGES = %d, PARTS = %lld, CLUSTER = "
+        "%lld, "
+        "JOINS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, EARLY = %d, SMALL = %d, NEXT = %d, MADE_Q "
+        "= %d, "
+        "MADE_K = %d };\n",
+        (long long)a->q.dims[3], (long long)a->q.dims[3], vector, one_lanes(a), (long long)f->heads, f->each, f->stages,
+        (long long)f->parts, (long long)f->cluster, (long long)(f->parts / f->cluster), a->length, a->causal,
+        a->written, u->append[0] != 0, early, is_small(&a->k) && is_small(&a->v), NEXT_STARTS, one_makes(u, 0),
+        one_makes(u, 1));
     put(t, "  static const i64 Q0 = %lldll, K0 = %lldll;\n", (long long)first_row(&a->q, a->q.dims[3]),
         (long long)first_row(rows_k, a->q.dims[3]));
     put(t,
@@ -12969,6 +13117,16 @@ static void put_length(emit *e, const fusion *u, const attention_form *a) {
     gn_free(l);
 }
 
+/* Where clusters leave their sums for the last of them. */
+static void emit_joined(emit *e, const one_form *f) {
+    const attention_form *a = &f->a;
+    size_t heads = (size_t)(a->dims[0] * a->dims[1]),
+           bytes = heads * (size_t)(f->parts / f->cluster) * (size_t)(a->q.dims[3] + 2) * 4;
+    if (bytes > e->scratch) e->scratch = bytes;
+    emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_counters(e, (uint32_t)(heads / (size_t)f->heads));
+}
+
 static void emit_one(emit *e, const fusion *u, one_form *f) {
     attention_form *a = &f->a;
     uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base,
@@ -12988,7 +13146,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     put_length(e, u, a);
     put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k,
                  append ? view_of(e, input(e, xv, 1)) : &a->v, early);
-    e->cluster = f->cluster ? (uint8_t)f->parts : 1;
+    e->cluster = (uint8_t)f->cluster;
     put_makers(e, u, a->q.dims[3]);
     if (!one_makes(u, 0)) emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
     emit_view_of(e, xk, &a->k, a->moved[1], false, "k");
@@ -13004,8 +13162,8 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         emit_number(e, "u32", "append", PARAM_WORD, xk);
     }
     emit_node(e, node, type, false, "o");
-    bool joined = f->parts > 1 && !f->cluster;
-    if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    bool joined = f->parts > f->cluster;
+    if (joined) emit_joined(e, f);
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || a->length || append;
@@ -13014,16 +13172,14 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
         !append           ? "0, 0, 0"
         : one_makes(u, 1) ? "0, rows_v, pos"
                           : "rows_k, rows_v, pos",
-        "used", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        "used", append ? "saved_k, saved_v" : "0, 0", joined ? "parts, done" : "0, 0",
         append ? "append, flag_k, flag_v" : "0, 0, 0");
     snprintf(name, sizeof name, "%s%s%sattention_one_%s%s", u->made[0] || u->made[1] ? "rows_" : "",
              u->turn[0] || u->turn[1] ? "rotary_" : "", append ? "append_" : "", type, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    emit_launch(e, name, (uint64_t)(a->dims[0] * a->dims[1] * f->parts), 1, 256);
-    attention_form parts = *a;
-    parts.parts = f->parts;
-    if (joined) emit_attention_join(e, node, &parts);
+    emit_launch_shared(e, name, (uint64_t)(a->dims[0] * a->dims[1] / f->heads * f->parts), 1, 256,
+                       (uint32_t)(f->each * f->stages) * 2 * 4096);
 }
 
 /* An attention in a form of its own: written out, or one query of each head. */
@@ -13044,15 +13200,16 @@ static bool fuses_steps(void) { return !env_is("GENIE_CUDA_FUSE", "0"); }
 /* ---- who reads what ---- */
 
 /* How often steps read a base's memory, and whether something outlives the run in it. */
-/* step: 1 + that of a node */
+/* step: 1 + that of a node; taken: of the reads, those of attentions that compute it by themselves */
 typedef struct readers {
-    uint32_t *reads;
+    uint32_t *reads, *taken;
     bool *held;
     uint32_t *step;
 } readers;
 
 static void readers_deinit(readers *r) {
     gn_free(r->reads);
+    gn_free(r->taken);
     gn_free(r->held);
     gn_free(r->step);
 }
@@ -13061,9 +13218,10 @@ static bool readers_init(readers *r, const emit *e) {
     const gn_part *p = e->part;
     const gn_layout *l = e->layout;
     r->reads = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->reads);
+    r->taken = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->taken);
     r->held = (bool *)alloc_zero((p->n_nodes + 1) * sizeof *r->held);
     r->step = (uint32_t *)alloc_zero((p->n_nodes + 1) * sizeof *r->step);
-    if (!r->reads || !r->held || !r->step) return false;
+    if (!r->reads || !r->taken || !r->held || !r->step) return false;
     for (size_t i = 0; i < l->n_steps; i++) {
         const gn_kernel_step *s = &l->steps[i];
         r->step[s->node] = (uint32_t)i + 1;
@@ -13250,6 +13408,10 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
         }
     } else u.append[0] = u.append[1] = 0;
     u.length = takes_length(e, r, &shown);
+    if (u.length) {
+        uint32_t base = e->layout->steps[u.length - 1].node;
+        if (++r->taken[base] == r->reads[base] && !r->held[base]) takes_in(e, u.length - 1, i);
+    }
     e->fusions[i] = u;
 }
 

@@ -645,6 +645,35 @@ static void compare_attention_with(gn_dtype d, const int64_t *shape, int heads, 
     for (int i = 0; i < 3; i++) free(data[i]);
 }
 
+/* One query of each head: a = groups of heads that share keys, b = S, c = D, e = heads; form as above. */
+static gn_tensor build_one_query(gn_ctx *g, const job *j, void **data) {
+    gn_tensor last = gn_scalar(g, GN_I32, (double)(j->b - j->b / 4));
+    gn_attention_desc desc = { .causal = true, .length = gn_add_c(last, 1) };
+    if (j->form & 1) desc.window = j->b / 3;
+    if (j->form & 2) desc.soft_cap = 1.5;
+    if (j->form & 4) desc.slopes = gn_arange(g, GN_F32, j->e, 0.01, 0.05);
+    if (j->form & 8) desc.sinks = gn_arange(g, GN_F32, j->e, -1, 1);
+    return gn_attention(gn_data(g, j->d, GN_SHAPE(2, j->e, 1, j->c), data[0]),
+                        gn_data(g, j->d, GN_SHAPE(2, j->a, j->b, j->c), data[1]),
+                        gn_data(g, j->d, GN_SHAPE(2, j->a, j->b, j->c), data[2]), &desc);
+}
+
+/* Heads of a block, blocks of a cluster, clusters, and lanes of a key differ. */
+static void one_query_of_heads_that_share_keys_agrees_with_the_cpu(void) {
+    static const int64_t heads[][2] = { { 4, 4 }, { 6, 2 }, { 8, 1 }, { 5, 1 }, { 12, 6 }, { 1, 1 } },
+                         keys[] = { 7, 300, 1100, 6000 }, dims[] = { 64, 128, 80, 16, 256 };
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32 };
+    for (int k = 0; k < 24; k++) {
+        const int64_t *h = heads[k / 4];
+        job j = { dtypes[k % 3], h[1], keys[k % 4], dims[k % 5], h[0], k * 7 % 16 };
+        if (j.d == GN_F32 && j.c == 256) j.c = 128;
+        void *data[3] = { random_bytes(j.d, 2 * j.e * j.c, 2), random_bytes(j.d, 2 * j.a * j.b * j.c, 2),
+                          random_bytes(j.d, 2 * j.a * j.b * j.c, 1) };
+        compare("one query", build_one_query, &j, data, eps_of(j.d) * (j.d == GN_F32 ? 64 : 16));
+        for (int i = 0; i < 3; i++) free(data[i]);
+    }
+}
+
 static void windows_caps_slopes_and_sinks_agree_with_the_cpu(void) {
     static const int64_t shapes[][3] = { { 300, 1000, 64 }, { 129, 400, 128 }, { 1, 3000, 64 }, { 1, 500, 128 },
                                          { 64, 777, 32 },   { 20, 600, 40 },   { 6, 900, 64 } };
@@ -2450,6 +2479,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(products_on_tensor_cores_are_exact),
     TEST_ENTRY(attention_agrees_with_the_cpu),
     TEST_ENTRY(windows_caps_slopes_and_sinks_agree_with_the_cpu),
+    TEST_ENTRY(one_query_of_heads_that_share_keys_agrees_with_the_cpu),
     TEST_ENTRY(attention_of_many_short_heads_agrees_with_the_cpu),
     TEST_ENTRY(attention_on_tensor_cores_takes_windows_and_sinks),
     TEST_ENTRY(attention_written_out_agrees_with_the_cpu),

@@ -13,7 +13,7 @@ struct append_attention_one_bf16_n { const int *n0;
   }
 };
 struct append_attention_one_bf16_p { typedef bf16 T; typedef float C; typedef int L; typedef append_attention_one_bf16_n N; typedef append_attention_one_bf16_x X; static const i64 H = 4ll, G = 2ll, S = 512ll;
-  enum { DK = 64, E = 64, V = 8, PARTS = 8, LENGTH = 1, CAUSAL = 1, WRITTEN = 0, APPEND = 1, EARLY = 1, CLUSTER = 1, SMALL = 1, NEXT = 2, MADE_Q = 0, MADE_K = 0 };
+  enum { DK = 64, E = 64, V = 8, LANES = 8, R = 2, U = 2, STAGES = 4, PARTS = 2, CLUSTER = 2, JOINS = 1, LENGTH = 1, CAUSAL = 1, WRITTEN = 0, APPEND = 1, EARLY = 1, SMALL = 1, NEXT = 2, MADE_Q = 0, MADE_K = 0 };
   static const i64 Q0 = 0ll, K0 = 0ll;
   static const i64 QB = 256ll, QH = 64ll, KB = 65536ll, KH = 32768ll, KS = 64ll, VB = 65536ll, VH = 32768ll, VS = 64ll, RKB = 128ll, RKH = 64ll, RVB = 128ll, RVH = 64ll;
   static M double scale() { return gn_f64(0x3fc0000000000000ull); }
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(256) append_attention_one_bf16(cons
   const append_attention_one_bf16_n used = { n0 };
   const one_as_it_lies tq = {};
   const one_as_it_lies tk = {};
-  attention_one<append_attention_one_bf16_p>(tq, tk, q, k, v, rows_k, rows_v, pos, used, x, saved_k, saved_v, o, 0, err, node, append, flag_k, flag_v);
+  attention_one<append_attention_one_bf16_p>(tq, tk, q, k, v, rows_k, rows_v, pos, used, x, saved_k, saved_v, o, 0, 0, err, node, append, flag_k, flag_v);
 }
 // kv_append_undo: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
 extern "C" __global__ void __launch_bounds__(256) kv_append_undo(u32 *err, const int *pos0, u16 *o0, const u16 *saved0, const int *pos1, u16 *o1, const u16 *saved1) {
@@ -32,23 +32,4 @@ extern "C" __global__ void __launch_bounds__(256) kv_append_undo(u32 *err, const
   if (!*err) return;
   if (err[9]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < 128ull; i += (u64)gridDim.x * 256) o0[(i64)*pos0 * 64ll + ((i64)((u64)(i) / 64llu) * 32768ll + (i64)((u64)(i) % 64llu))] = saved0[i];
   if (err[8]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < 128ull; i += (u64)gridDim.x * 256) o1[(i64)*pos1 * 64ll + ((i64)((u64)(i) / 64llu) * 32768ll + (i64)((u64)(i) % 64llu))] = saved1[i];
-}
-// loop_i32_add: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
-extern "C" __global__ void __launch_bounds__(256) loop_i32_add(int *o, u32 *err, const int *a0) {
-  let_next_start();
-  typedef u32 I;
-  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < 1; g += (I)gridDim.x * 256) {
-    const I i = g * 1;
-    await_previous();
-    const int x0 = get(a0[(0)]);
-    const int c1 = cast_to<int>::of(gn_f64(0x3ff0000000000000ull));
-    int y[1];
-    UNROLL for (int v = 0; v < 1; v++) {
-      int t0;
-      { typedef int GN_T; const GN_T a = x0, b = c1, c = x0, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
-        t0 = (int)(GN_M_ADD(a, b)); (void)b; (void)c; (void)p0; (void)p1; }
-      put(y[v], t0);
-    }
-    vstore<1>(o + i, y);
-  }
 }
