@@ -101,7 +101,7 @@ serve_many() {
     for ((i = 0; i < 2 * slots; i++)); do printf '{"id":%d,"prompt":"%03d %s","max_tokens":%d}\n' $i $i "$prompt" "$tokens"; done >"$scratch/requests"
     run "$1" "$(program serve_text)" "$folder/$1" --raw --json --context 1024 --slots "$slots" --file "$scratch/requests" || return 0
     cp "$scratch/errors" "$scratch/out"
-    add "$1" "serve_text, $slots slots" "$(of "$(number tokens_per_second)")" tokens/s \
+    add "$1" "serve_text, $slots slots$2" "$(of "$(number tokens_per_second)")" tokens/s \
         "$(of "$(number slots_in_use)") slots in use; between tokens $(number between_tokens_p50) s, p95 $(number between_tokens_p95)"
 }
 
@@ -112,7 +112,7 @@ batch_row() {
     [ "$smaller" = 1 ] && [ "$device" != cpu ] || return 0
     run "$1" "$(program genie_bench)" "$work" --batch "$slots" --tokens 512 --dtype bf16 --device "$device" --no-adapters \
         --rounds 1 --out "$scratch" || return 0
-    add "$1" "genie_bench $work" "$(grep -oE '[0-9.]+ tokens/s' "$scratch/out" | head -n 1 | cut -d' ' -f1)" tokens/s "batch $slots"
+    add "$1" "genie_bench $work" "$(grep -oE '[0-9.e+]+ tokens \|' "$scratch/out" | head -n 1 | cut -d' ' -f1)" tokens/s "batch $slots"
 }
 
 model() {
@@ -125,7 +125,8 @@ model() {
     export GENIE_DEVICES=$device
     answer "$name" "locally, kernels new"
     answer "$name" "locally"
-    serve_many "$name"
+    serve_many "$name" ', kernels new'
+    serve_many "$name" ''
     batch_row "$name"
     unset GENIE_DEVICES
     answer "$name" "through TLS" --connect "@$scratch/url"
