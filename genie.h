@@ -33979,7 +33979,6 @@ static void gn__session_events(gn__spans *from, size_t most, gn__buf *out) {
     from->n -= at;
 }
 
-/* Answered beside the steps that run: what they do is told next time. */
 /* As the peer asks: 0: stages, those of short steps now and then; 1: all stages; 2: kernels too. */
 static void gn__session_traces(gn__session *s, uint64_t level) {
     bool kernels = s->server->desc.trace_kernels || level > 1, spares = gn__tracing.spares;
@@ -34005,6 +34004,7 @@ static void gn__session_samples(gn__session *s, uint16_t id) {
     gn__tracing.spares = id == GN__MSG_STEP && gn__sampler_spares(s->sampler, "STEP");
 }
 
+/* Answered beside the steps that run: what they do is told next time. */
 static gn_result gn__serve_trace_ask(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_trace_ask d;
     gn__buf events = { NULL, 0, 0, false };

@@ -64,10 +64,9 @@
  * other weights than the one before it and in turn with the form that is taken without measuring, as other kernels
  * stand beside it in a step: with weights on their way in registers, or in rings of shared memory of several sizes and
  * several blocks a row (the log at `info` has each time). That is off because rings that are faster alone make steps
- * slower, by what they take from the kernels beside them: with all room for shared memory and none of it used, 8 layers
- * of an 8B shape without rings took 1,945 us on an H200 and not 1,236, as loads into registers pass through the L1. The
- * choice is stored beside the compiled kernels and is part of the executor's identity, so that the next process
- * computes the same bits. These kernels take plain f32 products of any shape, alignment and transposition;
+ * slower (GENIE_CUDA_RING=1 bench_gpu --only decode_llama_8b: 6,095 us a step on an H200, 4,890 without). The choice is
+ * stored beside the compiled kernels and is part of the executor's identity, so that the next process computes the same
+ * bits. These kernels take plain f32 products of any shape, alignment and transposition;
  * `bench_gpu --only products_f32 --verbose` sets them beside cuBLASLt.
  *
  * Sections, each using those above it: >>driver (functions found by dlopen) >>text >>gpu (what a device keeps for all
