@@ -15269,7 +15269,7 @@ static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t
 
 static bool needs_tensor_cores(const kernel *k) {
     return needs_hopper(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 ||
-           strncmp(k->name, "sgemm_async", 11) == 0;
+           strncmp(k->name, "sgemm_async", 11) == 0 || strstr(k->name, "few_times_") || strstr(k->name, "few_dot_");
 }
 
 /* Every third, beginning at one of the first three. */
@@ -15324,9 +15324,6 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 /* >>memory ===========================================================================================
  * An executor and its memory: areas, weights and states in slots, values, copies, pinned blocks. */
 
-/* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller
-   (`host`); saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run
-   had begun to write when it failed; used: clock of the launch or run that used it last. */
 /* Filters of a weight as a conv's kernel reads them, while there is room for them. */
 typedef struct packed {
     struct packed *next;
@@ -15334,6 +15331,10 @@ typedef struct packed {
     gn__cu_ptr mem;
     size_t bytes;
 } packed;
+
+/* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller
+   (`host`); saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run
+   had begun to write when it failed; used: clock of the launch or run that used it last. */
 typedef struct slot {
     uint8_t kind;
     bool out, saving, cache, failed;

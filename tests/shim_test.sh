@@ -69,7 +69,7 @@ decoders_by_other_forms() {
 }
 one_row_is_measured() {
     rm -rf "$WORK/one_row" && mkdir -m 700 "$WORK/one_row" || return 1
-    GENIE_SHIM_ARCH=80 GENIE_CACHE=$WORK/one_row GENIE_TEST_BITS=$WORK/bits GENIE_CUBLASLT=0 GENIE_CUDA_TUNE=1000 on_shim "$BUILD/tests/choice_test" products_of_one_row --seed 1 >"$WORK/vectors" 2>&1
+    GENIE_CUDA_RING=1 GENIE_SHIM_ARCH=80 GENIE_CACHE=$WORK/one_row GENIE_TEST_BITS=$WORK/bits GENIE_CUBLASLT=0 GENIE_CUDA_TUNE=1000 on_shim "$BUILD/tests/choice_test" products_of_one_row --seed 1 >"$WORK/vectors" 2>&1
     holds "$WORK/vectors" 1
 }
 # Random programs of exact numbers, and products of integers with what follows them in their kernel.
