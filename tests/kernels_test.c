@@ -26,7 +26,7 @@ GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size
 
 /* ---- golden texts ---- */
 
-static float zeros[1 << 20];
+static float zeros[1 << 21];
 static gn_tensor leaf(gn_ctx *g, gn_dtype d, gn_shape shape) { return gn_data(g, d, shape, zeros); }
 
 static gn_tensor golden_elementwise(gn_ctx *g) {
@@ -90,7 +90,7 @@ static gn_tensor golden_warpgroup_attention(gn_ctx *g) {
 
 static gn_tensor golden_many_attentions(gn_ctx *g) {
     gn_attention_desc d = { .causal = true };
-    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(16, 64, 200, 64)), k = leaf(g, GN_BF16, GN_SHAPE(16, 64, 200, 64));
+    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(1, 270, 200, 64)), k = leaf(g, GN_BF16, GN_SHAPE(1, 270, 200, 64));
     return gn_attention(q, k, k, &d);
 }
 

@@ -404,7 +404,7 @@ TEST(a_server_counts_short_steps_of_a_session) {
         int64_t n = left_out(2, "STEP");
         CHECK_INT(submits + n, all ? 300 : 1000);
         CHECK_INT(submits, received);
-        CHECK(all ? n == 0 : n > 0);
+        CHECK(all ? n == 0 : n > 0 || TEST_SANITIZED); /* sanitized steps may be long enough for their events */
         CHECK_INT(count(2, "plan", "plan_make"), 1);
     }
 }

@@ -8,15 +8,15 @@ D void wgmma_attention_bf16_64_value(float *d, const u32 *a, u64 b) {
     : "+f"(d[0]),"+f"(d[1]),"+f"(d[2]),"+f"(d[3]),"+f"(d[4]),"+f"(d[5]),"+f"(d[6]),"+f"(d[7]),"+f"(d[8]),"+f"(d[9]),"+f"(d[10]),"+f"(d[11]),"+f"(d[12]),"+f"(d[13]),"+f"(d[14]),"+f"(d[15]),"+f"(d[16]),"+f"(d[17]),"+f"(d[18]),"+f"(d[19]),"+f"(d[20]),"+f"(d[21]),"+f"(d[22]),"+f"(d[23]),"+f"(d[24]),"+f"(d[25]),"+f"(d[26]),"+f"(d[27]),"+f"(d[28]),"+f"(d[29]),"+f"(d[30]),"+f"(d[31]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 typedef no_loop wgmma_attention_bf16_64_x;
-struct wgmma_attention_bf16_64_p { typedef bf16 T; typedef float C; typedef bf16 MT; typedef int L; typedef wgmma_attention_bf16_64_x X; static const i64 H = 64ll, G = 64ll, TQ = 200ll, S = 200ll, SPAN = 200ll;
+struct wgmma_attention_bf16_64_p { typedef bf16 T; typedef float C; typedef bf16 MT; typedef int L; typedef wgmma_attention_bf16_64_x X; static const i64 H = 270ll, G = 270ll, TQ = 200ll, S = 200ll, SPAN = 200ll;
   enum { DK = 64, E = 64, MASK = 0, LENGTH = 0, CAUSAL = 1, WRITTEN = 0, PARTS = 1, VK = 8 };
-  static const i64 QB = 819200ll, QH = 12800ll, QT = 64ll, QD = 1ll;
-  static const i64 KB = 819200ll, KH = 12800ll, KS = 64ll, KD = 1ll;
-  static const i64 VB = 819200ll, VH = 12800ll, VS = 64ll, VE = 1ll;
+  static const i64 QB = 3456000ll, QH = 12800ll, QT = 64ll, QD = 1ll;
+  static const i64 KB = 3456000ll, KH = 12800ll, KS = 64ll, KD = 1ll;
+  static const i64 VB = 3456000ll, VH = 12800ll, VS = 64ll, VE = 1ll;
   static const i64 MB = 0ll, MH = 0ll, MQ = 0ll, MS = 0ll;
   static M C scale() { return (C)gn_f64(0x3fc0000000000000ull); }
 };
-struct wgmma_attention_bf16_64_q : wgmma_attention_bf16_64_p { enum { SEVERAL = 1, TURN = 1 }; static const i64 HEADS = 1024ll; static M void score(float *s, u64 a, u64 b) { wgmma_attention_bf16_64_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { wgmma_attention_bf16_64_value(o, a, b); } };
+struct wgmma_attention_bf16_64_q : wgmma_attention_bf16_64_p { enum { SEVERAL = 1, TURN = 1 }; static const i64 HEADS = 270ll; static M void score(float *s, u64 a, u64 b) { wgmma_attention_bf16_64_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { wgmma_attention_bf16_64_value(o, a, b); } };
 extern "C" __global__ void __launch_bounds__(384, 1) wgmma_attention_bf16_64(const __grid_constant__ tmap q, const __grid_constant__ tmap k, const __grid_constant__ tmap v, bf16 *__restrict__ o, u32 *__restrict__ err, u32 node) {
   const wgmma_attention_bf16_64_x x = no_loop();
   wgmma_attention<wgmma_attention_bf16_64_q>(&q, &k, &v, (const wgmma_attention_bf16_64_p::L *)0, x, o, err, node);
