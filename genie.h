@@ -30290,6 +30290,7 @@ GN__COLD_BEGIN
 #define GN__BUFFERED (4u << 20)     /* bytes that may lie in the system's buffers */
 #define GN__PAUSE_US 50000u         /* after which those are taken to be empty */
 #define GN__OWED_MAX (32u << 10)    /* bytes of answers outstanding while a client sends: fits any socket's buffer */
+#define GN__SOCKET_ROOM (16u << 10) /* that any socket's buffer has for a writer, as gn__socket_bytes counts */
 
 /* ---- link: messages over a transport ---- */
 
@@ -31120,6 +31121,20 @@ static gn_result gn__remote_await(gn__remote *r, uint64_t ticket, gn_fault *f) {
     return e;
 }
 
+/* What messages take of a socket's buffer: systems count the blocks that hold them. */
+static uint64_t gn__socket_bytes(uint64_t bytes, uint32_t messages) { return 2 * bytes + 768u * (uint64_t)messages; }
+
+/* Whether both sides might wait for each other to read if n bytes were sent now. A link that tells its state is read
+   amid a large message (gn__remote_before). Without, a writer may be woken only when three quarters of a buffer are
+   free: it never waits while less than a quarter is taken. */
+static bool gn__remote_crowded(const gn__remote *r, uint64_t n) {
+    uint64_t unread = r->link.sent + r->link.out.b.n - r->read;
+    if (r->link.t.i->state && r->features & GN__FEATURE_ALIVE)
+        return r->owed > GN__OWED_MAX && (n > GN__OWED_MAX || unread > GN__OWED_MAX - n);
+    return gn__socket_bytes(r->owed, r->n_flights) > GN__SOCKET_ROOM &&
+           (n > GN__SOCKET_ROOM || gn__socket_bytes(unread + n, r->n_flights + 1) > GN__SOCKET_ROOM);
+}
+
 /* To be called before each request, of n bytes at most: keeps what the server has to answer so small that it never
    waits for us to read while we wait for it to read; or what it has to read so small that we do not wait. */
 static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
@@ -31127,8 +31142,7 @@ static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
     if (r->lost) return gn__remote_is_lost(r, f);
     /* half: one wait for many */
     if (r->n_flights == GN__IN_FLIGHT) e = gn__remote_await(r, gn__remote_flight(r, GN__IN_FLIGHT / 2)->ticket, f);
-    while (!e && r->owed > GN__OWED_MAX && r->n_flights > 0 &&
-           (n > GN__OWED_MAX || r->link.sent + r->link.out.b.n - r->read > GN__OWED_MAX - n))
+    while (!e && r->n_flights > 0 && gn__remote_crowded(r, n))
         e = gn__remote_await(r, gn__remote_flight(r, 0)->ticket, f);
     /* A server that shows that it works reads again when it has done so: until then nothing large is begun. */
     while (!e && r->works && r->n_flights > 0 && n > GN__LARGE_SEND && n < UINT64_MAX)

@@ -2192,6 +2192,49 @@ TEST(steps_on_rough_links_run_once_and_in_order) {
     gn_server_close(s);
 }
 
+/* A link that cannot say whether it may be written to, small buffers, and as many answers as may be outstanding: what
+   comes after them is large, and neither side waits for ever for the other to read. */
+static void short_answers(gn_server *s, uint32_t answers, uint32_t reads, const float *x) {
+    static const gn_transport_i table = {
+        .send = rough_send, .recv = rough_recv, .interrupt = rough_interrupt, .close = rough_close, .info = rough_info
+    };
+    enum { SHORT_N = 1000, SHORT_READS = 24 };
+    static float y[SHORT_READS][SHORT_N];
+    uint64_t ticket[SHORT_READS];
+    int ends[2], room = 32 << 10;
+    make_pair(ends);
+    for (int i = 0; i < 4; i++) setsockopt(ends[i / 2], SOL_SOCKET, i % 2 ? SO_SNDBUF : SO_RCVBUF, &room, sizeof room);
+    rough link = { loopback_transport(ends[1]), 1, INT64_MAX, false };
+    CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "short"), GN_OK);
+    gn_ctx *g = gn_open_transport(&(gn_desc){ .deadline_ms = 2000 }, (gn_transport){ &table, &link }, "");
+    gn_tensor state = gn_state(g, GN_F32, GN_SHAPE(SHORT_N), x, "s");
+    gn_tensor large = gn_state(g, GN_F32, GN_SHAPE(SOAK_MOST), NULL, "l");
+    for (uint32_t i = 0; i < answers; i++) {
+        gn_tensor t = gn_assign(state, gn_add_c(state, 1));
+        void *to = i < reads ? y[i] : NULL;
+        if (to) CHECK_RESULT(gn_read_later(&t, 1, &to, (size_t[]){ sizeof y[i] }, &ticket[i]), GN_OK);
+        CHECK_RESULT(gn_step(g), GN_OK);
+    }
+    gn_assign(large, gn_add(large, gn_data(g, GN_F32, GN_SHAPE(SOAK_MOST), x)));
+    CHECK_RESULT(gn_step(g), GN_OK);
+    for (uint32_t i = 0; i < reads; i++)
+        CHECK(CHECK_RESULT(gn_wait(g, ticket[i]), GN_OK) && y[i][SHORT_N - 1] == x[SHORT_N - 1] + (float)(i + 1));
+    gn_close(g);
+}
+
+TEST(short_answers_do_not_stop_a_large_step) {
+    late_us = 0;
+    gn_server *s = open_late_server((gn_server_desc){ .memory_limit = SOAK_LIMIT });
+    float *x = (float *)malloc(SOAK_MOST * 4);
+    uint64_t random = 1;
+    for (int i = 0; i < SOAK_MOST; i++) x[i] = (float)(rough_next(&random) % (1 << 23)); /* does not pack */
+    for (uint32_t answers = 24; answers < 64; answers += 13)
+        for (uint32_t reads = 0; reads <= 24; reads += 6) short_answers(s, answers, reads, x);
+    late_us = LATE_MS * 1000;
+    free(x);
+    gn_server_close(s);
+}
+
 /* ---- a listener: its door is a queue of sockets, its key six letters ---- */
 
 static struct {
@@ -3277,6 +3320,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(a_large_step_waits_for_memory_that_results_hold),
     TEST_ENTRY(a_step_too_large_to_come_is_refused_alone),
     TEST_ENTRY(steps_on_rough_links_run_once_and_in_order),
+    TEST_ENTRY(short_answers_do_not_stop_a_large_step),
     TEST_ENTRY(slow_messages_end_at_the_deadline),
     TEST_ENTRY(credentials_are_checked_before_anything_else),
     TEST_ENTRY(strangers_do_not_crowd_out_a_client),
