@@ -4709,7 +4709,7 @@ static char *gn__write_quoted(char *at, const char *text, size_t n) {
 }
 
 /* Room for n more bytes; NULL: there is no memory, which the buffer remembers. */
-static char *gn__put_room(gn__buf *b, size_t n) {
+static char *gn__put_reserve(gn__buf *b, size_t n) {
     void *p = b->p;
     if (b->failed || n > SIZE_MAX - b->n || !gn__reserve(&p, &b->cap, b->n + n, 1)) {
         b->failed = true;
@@ -4720,7 +4720,7 @@ static char *gn__put_room(gn__buf *b, size_t n) {
 }
 
 static void gn__put_quoted(gn__buf *b, const char *text, size_t n) {
-    char *at = gn__put_room(b, 6 * n + 2);
+    char *at = gn__put_reserve(b, 6 * n + 2);
     if (at) b->n = (size_t)(gn__write_quoted(at, text, n) - (char *)b->p);
 }
 
@@ -4780,7 +4780,7 @@ static char *gn__write_amounts(char *at, const gn__kept_span *s, const char *tex
 enum { GN__SPAN_FIXED = 320 }; /* bytes of JSON that a span takes beside its texts */
 
 static void gn__trace_line(gn__trace_file *x, const gn__kept_span *s, const char *texts) {
-    char *at = gn__put_room(&x->text, GN__SPAN_FIXED + 6 * ((size_t)s->name_n + s->lane_n + s->detail_n));
+    char *at = gn__put_reserve(&x->text, GN__SPAN_FIXED + 6 * ((size_t)s->name_n + s->lane_n + s->detail_n));
     if (!at) return;
     at = GN__WRITE(at, "{\"name\":");
     at = gn__write_quoted(at, texts, s->name_n);
@@ -4805,7 +4805,7 @@ static void gn__trace_line(gn__trace_file *x, const gn__kept_span *s, const char
 static void gn__trace_chrome_event(gn__trace_file *x, const gn__kept_span *s, const char *texts, unsigned lane,
                                    char phase) {
     gn__trace_comma(x);
-    char *at = gn__put_room(&x->text, GN__SPAN_FIXED + 6 * ((size_t)s->name_n + s->detail_n));
+    char *at = gn__put_reserve(&x->text, GN__SPAN_FIXED + 6 * ((size_t)s->name_n + s->detail_n));
     if (!at) return;
     at = GN__WRITE(at, "{\"name\":");
     at = gn__write_quoted(at, texts, s->name_n);
@@ -6615,8 +6615,8 @@ static uint32_t *gn__table_find(uint32_t *table, size_t room, uint64_t hash, gn_
 }
 
 /* Keeps the table at most half full; entries' hashes come from `hash_of`. */
-static bool gn__table_room(uint32_t **table, size_t *room, size_t used,
-                           uint64_t (*hash_of)(const void *owner, uint32_t index), const void *owner) {
+static bool gn__table_reserve(uint32_t **table, size_t *room, size_t used,
+                              uint64_t (*hash_of)(const void *owner, uint32_t index), const void *owner) {
     if (*table && used * 2 < *room) return true;
     size_t next = *room ? *room * 2 : 64;
     uint32_t *t = (uint32_t *)gn__alloc_zero(next * sizeof *t);
@@ -6647,7 +6647,7 @@ static bool gn__shape_same(const void *owner, uint32_t i, const void *key) {
 
 static uint32_t gn__shape_intern(gn_ctx *g, const gn_shape *s) { /* UINT32_MAX without memory */
     if (g->n_shapes * 2 >= g->shape_room &&
-        !gn__table_room(&g->shape_table, &g->shape_room, g->n_shapes, gn__shape_hash_of, g))
+        !gn__table_reserve(&g->shape_table, &g->shape_room, g->n_shapes, gn__shape_hash_of, g))
         return UINT32_MAX;
     uint64_t hash = gn__shape_hash(s);
     uint32_t first = g->shape_table[hash & (g->shape_room - 1)];
@@ -6673,7 +6673,7 @@ static uint32_t gn__label_intern(gn_ctx *g, const char *label) {
     char text[sizeof g->error.label];
     if (!label || !label[0]) return 0;
     gn__copy_text(text, sizeof text, label);
-    if (!gn__table_room(&g->label_table, &g->label_room, g->n_labels, gn__label_hash_of, g)) return 0;
+    if (!gn__table_reserve(&g->label_table, &g->label_room, g->n_labels, gn__label_hash_of, g)) return 0;
     uint32_t *at =
         gn__table_find(g->label_table, g->label_room, gn__hash_bytes(text, strlen(text), 1), gn__label_same, g, text);
     if (*at) return *at;
@@ -11503,8 +11503,8 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     j->products = !sums && !best && !j->integer;
     j->runs = j->integer || (best && j->columns);
     bool most = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
-    bool steady = j->c->pool && j->c->pool->invariant;
-    bool sums_few = j->floats && j->compute == GN__F32 && j->n <= GN__LANES && j->n > 0 && !steady;
+    bool invariant = j->c->pool && j->c->pool->invariant;
+    bool sums_few = j->floats && j->compute == GN__F32 && j->n <= GN__LANES && j->n > 0 && !invariant;
     j->few = ((best && j->n <= 64) || sums_few) && !j->columns && j->inner <= 16 && gn__view_count(&j->c->out) >= 64;
     if (j->few) j->kept = gn__view_collapse(&j->kept);
     most = most && !j->few;
@@ -12659,7 +12659,7 @@ enum { GN__PAIRS_TERMS = 1 << 17 }; /* products of a product that packing pairs 
 
 /* Whether sums of pairs have the bits that f32 gives: their instruction takes numbers below the normal range for 0. All
    sums are multiples of what the product of the least two is a multiple of: when that is normal, so are they. */
-static bool gn__takes_bf16_pairs(const gn__gemm *g, const gn__kernels *k) {
+static bool gn__sums_bf16_pairs(const gn__gemm *g, const gn__kernels *k) {
     if (g->dtype != GN_BF16 || g->lead || g->win || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs)) return false;
     if ((double)g->m * (double)g->n * (double)g->k < GN__PAIRS_TERMS) return false;
     int a = gn__least_exponent(g, g->a, g->m, g->k, g->am, g->ak), b = 0;
@@ -12845,7 +12845,7 @@ static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
 static bool gn__gemm_small_one(gn__gemm_job *j) {
     size_t bytes = gn__small_prepare(j, false);
     if (gn__gemm_tiny(j)) return true;
-    if (gn__takes_bf16_pairs(j->g, j->kernels)) bytes = gn__small_prepare(j, true);
+    if (gn__sums_bf16_pairs(j->g, j->kernels)) bytes = gn__small_prepare(j, true);
     char *raw = (char *)gn_alloc(bytes + 64);
     if (raw) gn__gemm_small(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
     gn_free(raw);
@@ -12876,7 +12876,7 @@ static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
         g.a = t->a->p + gn__view_offset(t->a, t->a->rank, i) * bytes;
         g.b = t->b->p + gn__view_offset(t->b, t->b->rank, i) * bytes;
         g.c = t->c + i * g.m * g.n * bytes;
-        gn__gemm_small(gn__takes_bf16_pairs(&g, j.kernels) ? &pairs : &j,
+        gn__gemm_small(gn__sums_bf16_pairs(&g, j.kernels) ? &pairs : &j,
                        (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
     }
     gn_free(raw);
@@ -13307,7 +13307,7 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
 #endif
     if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
     if (g->dtype != GN_I64) {
-        gn__gemm_prepare(&j, gn__takes_bf16_pairs(&copy, j.kernels));
+        gn__gemm_prepare(&j, gn__sums_bf16_pairs(&copy, j.kernels));
         return gn__gemm_panels(&j, pool);
     }
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1),
@@ -13911,7 +13911,7 @@ static bool gn__conv_lies(const gn__conv *k) {
     return !k->transposed && (k->channels == 1 || k->wc == dense);
 }
 /* Room for the lists and offsets of all taps. NULL: no memory; else *out_lists is where lists go. */
-static int64_t *gn__conv_room(gn__conv *k, int64_t **out_lists) {
+static int64_t *gn__conv_alloc(gn__conv *k, int64_t **out_lists) {
     uint64_t taps = 1, lines = 0;
     for (int i = 0; i < 3; i++) {
         taps = gn_size_mul(taps, (uint64_t)k->kernel[i]);
@@ -13935,7 +13935,7 @@ static gn_result gn__cpu_conv(const gn__call *c) {
     gn__conv_prepare(&start, c);
     int64_t turns[3], *lists;
     if (gn__view_count(&c->out) == 0) return GN_OK;
-    int64_t *room = gn__conv_room(&start, &lists);
+    int64_t *room = gn__conv_alloc(&start, &lists);
     bool ok = room != NULL;
     if (ok && !gn__conv_lies(&start)) {
         uint64_t w = gn_size_mul((uint64_t)(start.filters * start.channels), (uint64_t)(lists - room) / 3);
@@ -17040,8 +17040,8 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     size_t each = gn__quant_row_floats(q);
     int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    bool steady = j->c->pool && j->c->pool->invariant;
-    gn__quant_dot_fn dot = j->m <= 2 || steady ? gn__quant_dot_of(q, j->c->pool) : NULL;
+    bool invariant = j->c->pool && j->c->pool->invariant;
+    gn__quant_dot_fn dot = j->m <= 2 || invariant ? gn__quant_dot_of(q, j->c->pool) : NULL;
     bool turns = GN__X86 && dot == gn__quant_dot_4 && dot != gn__quant_dot;
     const float *x = j->x;
     float y[GN__QUANT_FEW][GN__QUANT_SIDE],
@@ -17499,7 +17499,7 @@ static bool gn__pool_even(const gn__pool_job *j, gn_result *out_r) {
     gn__pool_prepare(&k, j);
     for (int i = 0; i < 3; i++) taps *= (double)k.kernel[i];
     if (j->kind == GN_POOL_INDEX || j->bits & GN__POOL_ADAPTIVE || taps > 1 << 16) return false;
-    int64_t *room = gn__conv_room(&k, &lists);
+    int64_t *room = gn__conv_alloc(&k, &lists);
     bool ok = room != NULL, suits = true;
     if (ok) {
         gn__conv_pick_all(&k, lists, 0, 0, 0);
@@ -19202,7 +19202,7 @@ GN__DEFINE_SELECT(32, uint64_t, uint32_t)
 GN__DEFINE_SELECT(64, gn__record64, uint64_t)
 
 /* Records that a row needs room for, twice, and whether only some of them are kept at a time. */
-static int64_t gn__sort_room(const gn__sort_job *j, bool *out_some) {
+static int64_t gn__sort_scratch(const gn__sort_job *j, bool *out_some) {
     int64_t n = j->in.dims[j->in.rank - 1], room = 3 * j->first + 4 * GN__CHUNK;
     *out_some = j->first < n / 4 && room < n;
     return j->first <= GN__SORT_FEW ? GN__SORT_FEW : *out_some ? room : n;
@@ -19211,7 +19211,7 @@ static int64_t gn__sort_room(const gn__sort_job *j, bool *out_some) {
 static void gn__sort_row(const gn__sort_job *j, gn__pool *pool, int64_t row, void *at, uint64_t *counts) {
     int last = j->in.rank - 1;
     bool some;
-    int64_t n = j->in.dims[last], room = gn__sort_room(j, &some);
+    int64_t n = j->in.dims[last], room = gn__sort_scratch(j, &some);
     const char *p = j->in.p + gn__view_offset(&j->in, last, row) * (int64_t)gn__bytes_of(j->in.dtype);
     char *o = j->out.p + gn__view_offset(&j->out, last, row) * (int64_t)sizeof(int64_t);
     void *spare = (char *)at + room * (int64_t)(j->wide ? sizeof(gn__record64) : sizeof(uint64_t));
@@ -19234,7 +19234,7 @@ static void gn__sort_row(const gn__sort_job *j, gn__pool *pool, int64_t row, voi
 /* Rows [begin, end), each by one thread or, where `pool` is given, by all. */
 static void gn__sort_rows(gn__sort_job *j, gn__pool *pool, int64_t begin, int64_t end) {
     bool some;
-    int64_t room = gn__sort_room(j, &some), pieces = (room + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
+    int64_t room = gn__sort_scratch(j, &some), pieces = (room + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
     uint64_t record = j->wide ? sizeof(gn__record64) : sizeof(uint64_t);
     uint64_t *counts =
         (uint64_t *)gn__alloc_many((uint64_t)room * 2 * (record / sizeof *counts) + (uint64_t)pieces * GN__SORT_DIGITS,
@@ -24928,13 +24928,13 @@ typedef struct gn__inbox {
     uint32_t frame_max;   /* bytes of one payload */
     uint64_t limit, held; /* bytes of all unfinished messages */
     uint64_t frames;
-    uint32_t cuts;            /* bit i: a message i that is too large comes cut; others that are end the stream */
-    void (*give)(void *user); /* raises the limit if it can, when a message does not fit; NULL: none */
+    uint32_t cuts; /* bit i: a message i that is too large comes cut; others that are end the stream */
+    void (*free_memory)(void *user); /* raises the limit if it can, when a message does not fit; NULL: none */
     gn__open_message open[GN__OPEN_MESSAGES];
     gn__buf whole;     /* the last message that came in several frames */
     gn__buf spare;     /* memory for the next one: fresh pages cost more than the bytes they take */
     gn__intake intake; /* begins NULL: none */
-    void *user;        /* of give */
+    void *user;        /* of free_memory */
 } gn__inbox;
 
 static void gn__inbox_deinit(gn__inbox *in) {
@@ -24959,7 +24959,7 @@ static void gn__inbox_wipe(gn__inbox *in) {
 }
 
 /* Where to put up to *out_n bytes that arrive; NULL when there is no memory. */
-static uint8_t *gn__inbox_room(gn__inbox *in, size_t *out_n) {
+static uint8_t *gn__inbox_reserve(gn__inbox *in, size_t *out_n) {
     size_t most = (size_t)in->frame_max + GN__FRAME_HEAD;
     if (in->at > 0) {
         if (in->n > in->at) memmove(in->p, in->p + in->at, in->n - in->at);
@@ -25019,12 +25019,12 @@ static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t req
 }
 
 /* A message whose bytes were taken as they came: p is NULL and n is not 0. */
-static bool gn__msg_taken(const gn__msg *msg) { return !msg->p && msg->n > 0; }
+static bool gn__msg_consumed(const gn__msg *msg) { return !msg->p && msg->n > 0; }
 
 static bool gn__inbox_fits(gn__inbox *in, size_t n) {
     bool fits = n <= in->limit && in->held <= in->limit - n;
-    if (fits || !in->give) return fits;
-    in->give(in->user);
+    if (fits || !in->free_memory) return fits;
+    in->free_memory(in->user);
     return n <= in->limit && in->held <= in->limit - n;
 }
 
@@ -25142,7 +25142,7 @@ static void gn__outbox_deinit(gn__outbox *o) {
 }
 
 /* Room for a message of n bytes that holds a secret: a buffer that grows leaves its bytes where it was. */
-static bool gn__outbox_room(gn__outbox *o, size_t n) {
+static bool gn__outbox_reserve(gn__outbox *o, size_t n) {
     void *b = o->b.p, *fields = o->fields.p;
     bool ok = gn__reserve(&b, &o->b.cap, o->b.n + n, 1);
     o->b.p = (uint8_t *)b;
@@ -30389,7 +30389,7 @@ static void gn__link_count(gn__link *l) {
 static bool gn__link_renews(const gn__link *l) { return l->t.i->renew && l->info.renews; }
 
 /* What was received ahead comes first. */
-static gn_result gn__link_take(gn__link *l, uint8_t *p, size_t room) {
+static gn_result gn__link_recv(gn__link *l, uint8_t *p, size_t room) {
     size_t n = GN__MIN(room, l->ahead_n - l->ahead_at);
     memcpy(p, l->ahead + l->ahead_at, n);
     l->in.n += n;
@@ -30458,9 +30458,9 @@ static bool gn__link_begin(gn__link *l) {
 
 static gn_result gn__link_read(gn__link *l, uint32_t timeout_ms) {
     size_t room = 0, n = 0;
-    uint8_t *p = gn__inbox_room(&l->in, &room);
+    uint8_t *p = gn__inbox_reserve(&l->in, &room);
     if (!p) return GN_OUT_OF_MEMORY;
-    if (l->ahead) return gn__link_take(l, p, room);
+    if (l->ahead) return gn__link_recv(l, p, room);
     gn_result e = l->t.i->recv(l->t.self, p, room, &n, timeout_ms);
     if (!e) l->in.n += n;
     if (!e) l->came_ns = gn__span_begin();
@@ -30793,7 +30793,7 @@ static bool gn__arrival_begins(void *user, uint16_t id, uint32_t request) {
     return x != NULL;
 }
 
-static gn_result gn__arrival_takes(void *user, uint32_t request, const uint8_t *p, size_t n, gn_fault *f) {
+static gn_result gn__arrival_accepts(void *user, uint32_t request, const uint8_t *p, size_t n, gn_fault *f) {
     gn__remote *r = (gn__remote *)user;
     gn__flight *x = gn__remote_find(r, request);
     return x ? gn__arrival_add(r, x, p, n, f) : gn_fail(f, GN_BAD_MESSAGE, "the answer to a step that is over");
@@ -30804,7 +30804,7 @@ static gn_result gn__remote_handle_step(gn__remote *r, const gn__msg *m, gn_faul
     gn_fault fault;
     gn__flight *x = gn__remote_find(r, m->request);
     if (!x) return gn__remote_bad(r, f, "the answer to a step that was not sent");
-    if (!gn__msg_taken(m)) {
+    if (!gn__msg_consumed(m)) {
         gn__arrival_begin(r, x);
         if (gn__arrival_add(r, x, m->p, m->n, &fault)) return gn__remote_bad(r, f, fault.text);
     }
@@ -30866,7 +30866,7 @@ static gn_result gn__remote_handle_query(gn__remote *r, const gn__msg *m, gn_fau
 
 /* A session's memory holds more than tensors: plans, tables, a message, the scratch of kernels. What of the bytes that
    are free is left for tensors, so that a placement which fills a device can run there. */
-static uint64_t gn__room_for_tensors(uint64_t bytes) { return bytes - GN__MIN(bytes / 4, 8 * (uint64_t)GN__SPARE); }
+static uint64_t gn__bytes_for_tensors(uint64_t bytes) { return bytes - GN__MIN(bytes / 4, 8 * (uint64_t)GN__SPARE); }
 
 /* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
 static gn_result gn__remote_handle_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
@@ -30880,7 +30880,7 @@ static gn_result gn__remote_handle_costs(gn__remote *r, const gn__msg *m, gn_fau
     r->costs.launch_s = (double)d.launch * 1e-9;
     r->costs.queue_s = (double)d.queue * 1e-9;
     r->costs.memory = d.memory;
-    r->costs.memory_free = gn__room_for_tensors(GN__MIN(d.memory_free, d.memory));
+    r->costs.memory_free = gn__bytes_for_tensors(GN__MIN(d.memory_free, d.memory));
     r->busy = d.busy;
     return GN_OK;
 }
@@ -31846,7 +31846,7 @@ static const gn_exec_i gn__remote_i = {
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
     uint8_t ops[GN__WIRE_OPS], auth[256];
     gn__msg_hello m;
-    if (!gn__outbox_room(&r->link.out, GN__HELLO_MAX))
+    if (!gn__outbox_reserve(&r->link.out, GN__HELLO_MAX))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection");
     size_t n_auth = r->link.t.i->auth ? r->link.t.i->auth(r->link.t.self, auth) : 0;
     memset(&m, 0, sizeof m);
@@ -32016,7 +32016,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     }
     gn__link_init(&r->link, t, desc && desc->deadline_ms ? desc->deadline_ms : GN__DEADLINE_MS, stats);
     r->stats = stats;
-    r->link.in.intake = (gn__intake){ gn__arrival_begins, gn__arrival_takes, r };
+    r->link.in.intake = (gn__intake){ gn__arrival_begins, gn__arrival_accepts, r };
     r->next = 1;
     r->next_plan = 1;
     r->opened_us = gn_now_us();
@@ -32136,7 +32136,7 @@ static gn__weight *gn__store_find(const gn__store *store, const gn__tenant *tena
 }
 
 /* Chains for one more; false: no memory for the first of them. */
-static bool gn__store_room(gn__store *store) {
+static bool gn__store_reserve(gn__store *store) {
     size_t n = store->n_chains ? store->n_chains * 2 : 256;
     if (store->n < store->n_chains) return true;
     gn__store old = *store;
@@ -32214,7 +32214,7 @@ static void gn__store_unref(gn__store *store, gn__weight *w) {
 
 /* Enters a weight, which has its data; it is referenced once. False: no memory. */
 static bool gn__store_add(gn__store *store, gn__weight *w) {
-    if (!gn__store_room(store)) return false;
+    if (!gn__store_reserve(store)) return false;
     gn__weight **p = gn__store_chain(store, w->tenant, w->digest);
     w->tenant->refs++;
     w->refs = 1;
@@ -32492,7 +32492,7 @@ static uint64_t gn__session_left(const gn__session *s) {
 }
 
 /* What unfinished messages may hold: a piece of a weight always comes, for where it goes is counted. */
-static uint64_t gn__session_room(const gn__session *s) {
+static uint64_t gn__session_message_most(const gn__session *s) {
     uint64_t left = gn__session_left(s);
     return left + GN__MIN((uint64_t)GN__SPARE, UINT64_MAX - left);
 }
@@ -33161,7 +33161,7 @@ static gn_result gn__part_check_updates(gn__session *s, const gn_part *part, gn_
 static uint64_t gn__round64(uint64_t n) { return (n + 63) & ~(uint64_t)63; }
 
 /* What its arguments take, which has to fit at all. */
-static gn_result gn__served_plan_room(gn__session *s, gn__served_plan *p, gn_fault *f) {
+static gn_result gn__served_plan_check_args(gn__session *s, gn__served_plan *p, gn_fault *f) {
     for (uint32_t i = 0; i < p->part->n_args; i++) {
         p->args_bytes += p->ports.args[i].value ? 0 : gn__round64(p->ports.args[i].bytes);
         if (p->args_bytes > s->limit) return gn__session_full(s, p->args_bytes, f);
@@ -33334,7 +33334,7 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
     if (!e) e = gn__part_check_updates(s, p->part, f);
     if (e) return e;
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    e = gn__served_plan_room(s, p, f);
+    e = gn__served_plan_check_args(s, p, f);
     if (!e) e = gn__session_trim_plans(s, NULL, s->limit / 4);
     if (!e) e = gn__served_plan_make(s, p, s->sequence + 1, f);
     p->slots_seen = s->slot_changes;
@@ -34100,11 +34100,11 @@ static gn_result gn__session_attend_to(gn__session *s, const gn__msg *m, gn_faul
     return e;
 }
 
-/* gn__inbox.give: results that wait to be sent may hold the memory that a message needs: then they go first. */
-static void gn__session_make_room(void *user) {
+/* gn__inbox.free_memory: results that wait to be sent may hold the memory that a message needs: then they go first. */
+static void gn__session_free_memory(void *user) {
     gn__session *s = (gn__session *)user;
     if (s->n_running > 0) gn__session_reply_first(s, s->n_running, NULL); /* a failure stays in the outbox */
-    s->link.in.limit = gn__session_room(s);
+    s->link.in.limit = gn__session_message_most(s);
 }
 
 /* Until the client goes, errs or the server stops; the reason is in *f, *out_request is the request to blame. */
@@ -34112,12 +34112,12 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
     gn__link_wait_limit w = { s->link.deadline_ms, true, &s->server->stop, &s->revoked };
     gn__msg m;
     s->link.in.cuts = 1u << GN__MSG_SLOT_PUT | 1u << GN__MSG_PLAN_PUT | 1u << GN__MSG_STEP;
-    s->link.in.give = gn__session_make_room;
+    s->link.in.free_memory = gn__session_free_memory;
     s->link.in.user = s;
     for (;;) {
         *out_request = 0;
         if (gn__atomic_load(&s->revoked)) return gn__session_revoked(f); /* also for a client that never pauses */
-        s->link.in.limit = gn__session_room(s);
+        s->link.in.limit = gn__session_message_most(s);
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
         if (e) return e;
@@ -34358,7 +34358,8 @@ static gn_result gn__session_hello(gn__session *s, uint32_t *out_request, gn_fau
 
 /* However it ends, neither the client's proof nor what it was granted stays in memory. */
 static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fault *f) {
-    if (!gn__outbox_room(&s->link.out, GN__HELLO_MAX)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a session");
+    if (!gn__outbox_reserve(&s->link.out, GN__HELLO_MAX))
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a session");
     gn_result e = gn__session_hello(s, out_request, f);
     gn__inbox_wipe(&s->link.in);
     gn__outbox_wipe(&s->link.out);
@@ -34669,7 +34670,7 @@ static gn__session *gn__attend_next(gn_server *server, uint64_t below, uint64_t 
 }
 
 /* Its thread cannot tell its client any more. */
-static void gn__attend_give_up(gn__session *s, gn_fault *why) {
+static void gn__attend_abandon(gn__session *s, gn_fault *why) {
     gn_fail(why, GN_DEVICE_LOST,
             "a step of plan %016llx did not end within %d s, nor within %u s of being told to stop: %s is given up",
             (unsigned long long)s->work_hash, s->server->desc.max_step_seconds, GN__GRACE_US / 1000000, s->device);
@@ -34687,7 +34688,7 @@ static void gn__attendant_round(gn_server *server) {
         if (s->works) gn__attend_link(s, now);
         bool hangs = gn__attend_time(s, now);
         gn_fault why;
-        if (hangs) gn__attend_give_up(s, &why);
+        if (hangs) gn__attend_abandon(s, &why);
         gn__mutex_unlock(&s->attend);
         if (hangs) gn__server_refuse(server, tenant, hash);
         if (hangs) gn__server_lose(server, device, &why); /* it can only be had anew, by another process */
@@ -35404,7 +35405,7 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     p->hash = gn__part_hash(p);
     gn__plan made = { .key = gn__plan_key(p) };
     *out_r = GN_OUT_OF_MEMORY;
-    if (!gn__table_room(&g->plan_table, &g->plan_room, g->n_plans, gn__plan_hash_of, g)) {
+    if (!gn__table_reserve(&g->plan_table, &g->plan_room, g->n_plans, gn__plan_hash_of, g)) {
         gn__error_set(g, *out_r, "", f.text);
         return NULL;
     }
@@ -40558,7 +40559,7 @@ static void gn__page_drop(gn_kv_pages *p, int32_t page) {
 }
 
 /* An empty page behind `parent`, held once. There is one: the caller has looked. */
-static int32_t gn__page_take(gn_kv_pages *p, uint64_t parent) {
+static int32_t gn__page_alloc(gn_kv_pages *p, uint64_t parent) {
     if (p->free < 0) {
         int32_t old = p->oldest;
         gn__page_unkeep(p, old);
@@ -40689,7 +40690,7 @@ static int32_t gn__page_for(gn_kv_pages *p, gn__page_sequence *s) {
         if (g->n > offset) g->n = offset, g->name = 0;
         return page;
     }
-    s->pages[k] = gn__page_take(p, parent);
+    s->pages[k] = gn__page_alloc(p, parent);
     if (page < 0) return s->pages[k];
     gn__page *g = &p->pages[s->pages[k]];
     memcpy(gn__page_tokens(p, s->pages[k]), gn__page_tokens(p, page), (size_t)offset * sizeof(int32_t));

@@ -2560,7 +2560,7 @@ static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d
 }
 
 /* What an accumulator takes. */
-static const char *taken_type(reduce_kind kind, gn_dtype dtype) {
+static const char *accumulated_type(reduce_kind kind, gn_dtype dtype) {
     return kind == REDUCE_PROD && types[dtype].real ? "double" : wide_type(dtype);
 }
 
@@ -3134,7 +3134,7 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
     }
     put_row_loads(k, loads, "");
     put(&e->body, "    %s taken[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n",
-        taken_type(reduce_kind_of(e, g->steps[m].step->node), dtype), (long long)k->vector, (long long)k->vector);
+        accumulated_type(reduce_kind_of(e, g->steps[m].step->node), dtype), (long long)k->vector, (long long)k->vector);
     for (uint32_t i = 0; i < g->n_steps; i++)
         if (steps[i]) put_row_step(k, i);
     row_name(k, &g->steps[m], 0, name, sizeof name);
@@ -3253,7 +3253,7 @@ static void put_row_accumulate(row_kernel *k, uint32_t m, int phase) {
 }
 
 /* V elements at once: all but a norm's squares. */
-static bool row_takes_all(const row_kernel *k, uint32_t m, int phase) {
+static bool row_reads_vectors(const row_kernel *k, uint32_t m, int phase) {
     return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node));
 }
 
@@ -3357,9 +3357,9 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
             put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m,
                 (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++)
-        if (row_takes_all(k, m, row_phase(k, m, level)))
+        if (row_reads_vectors(k, m, row_phase(k, m, level)))
             put(b, "      %s taken%u[%lld];\n",
-                taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m,
+                accumulated_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m,
                 (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++) {
@@ -3376,7 +3376,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
         int phase = row_phase(k, m, level);
         char lane[16] = "0";
         if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
-        if (row_takes_all(k, m, phase))
+        if (row_reads_vectors(k, m, phase))
             put(b, "      take_all<%lld>(%c%u[%s], taken%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane,
                 m);
     }
@@ -4952,12 +4952,12 @@ static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t
 
 /* By the depth and the width of a product alone, as if it had few rows: each row's sums are those it has in any
    product. */
-enum { STEADY_ROWS = 16 };
-static product_form product_steady(const emit *e, const product *p, gn_dtype d) {
+enum { INVARIANT_ROWS = 16 };
+static product_form product_invariant(const emit *e, const product *p, gn_dtype d) {
     product_form f = { .body = "matmul", .vector = 1, .tx = 1 };
     product few = *p;
     int bytes = types[d].bytes, best = 0;
-    few.m = STEADY_ROWS;
+    few.m = INVARIANT_ROWS;
     if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e) &&
         p->k) {
         side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes),
@@ -4983,7 +4983,7 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
     product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k },
                  plain;
     int bytes = types[d].bytes;
-    if (e->invariant) return product_steady(e, p, d);
+    if (e->invariant) return product_invariant(e, p, d);
     form_tiles(e, p, &f, 64, 64, 128, true);
     plain = f;
     f.splits = 1;
@@ -8897,7 +8897,7 @@ static bool conv_rows_at(const emit *e, uint32_t i, conv_rows *c) {
 enum { KEEP_WANTED = 1, KEEP_BARRED = 2, KEEP_FLAT = 4 };
 
 /* What a node is for a conv that reads it: rows of channels would save it a copy of x; a residual lies in any way. */
-static int conv_keep_wish(const emit *e, uint32_t reader, uint32_t input_index) {
+static int conv_keep_hint(const emit *e, uint32_t reader, uint32_t input_index) {
     conv_rows c;
     bool residual = input_index && (attrs_of(e, reader)[0] & 4) && input_index + 1 == e->part->nodes[reader].n_ins;
     if ((input_index && !residual) || !conv_rows_at(e, reader, &c)) return KEEP_BARRED;
@@ -8906,11 +8906,11 @@ static int conv_keep_wish(const emit *e, uint32_t reader, uint32_t input_index) 
 
 /* The result of node i becomes rows of channels, if it is a conv's that can store them: with a residual planes are
    stored faster, so it takes readers of rows only. */
-static void conv_keep(emit *e, uint32_t i, uint8_t wish) {
+static void conv_keep(emit *e, uint32_t i, uint8_t hints) {
     gn_lay *lay = &e->layout->lay[i];
     conv_rows c;
-    if (!(wish & KEEP_WANTED) || (wish & KEEP_BARRED) || lay->base != i || lay->place != GN_PLACE_BLOCK ||
-        !conv_rows_at(e, i, &c) || c.filters % 8 || (c.residual != GN_NO_NODE && (wish & KEEP_FLAT)))
+    if (!(hints & KEEP_WANTED) || (hints & KEEP_BARRED) || lay->base != i || lay->place != GN_PLACE_BLOCK ||
+        !conv_rows_at(e, i, &c) || c.filters % 8 || (c.residual != GN_NO_NODE && (hints & KEEP_FLAT)))
         return;
     gn_view *v = &lay->view;
     v->strides[1] = 1;
@@ -8925,17 +8925,17 @@ static void conv_keep(emit *e, uint32_t i, uint8_t wish) {
    they read. False: no memory. */
 static bool conv_keep_rows(emit *e) {
     const gn_part *p = e->part;
-    uint8_t *wish = emit_has_tensor_cores(e) ? (uint8_t *)alloc_zero((size_t)p->n_nodes + 1) : NULL;
-    if (!wish) return !emit_has_tensor_cores(e);
-    for (uint32_t i = 0; i < p->n_outs; i++) wish[p->outs[i]] |= KEEP_BARRED;
-    for (uint32_t i = 0; i < p->n_updates; i++) wish[p->updates[i].node] |= KEEP_BARRED;
+    uint8_t *hints = emit_has_tensor_cores(e) ? (uint8_t *)alloc_zero((size_t)p->n_nodes + 1) : NULL;
+    if (!hints) return !emit_has_tensor_cores(e);
+    for (uint32_t i = 0; i < p->n_outs; i++) hints[p->outs[i]] |= KEEP_BARRED;
+    for (uint32_t i = 0; i < p->n_updates; i++) hints[p->updates[i].node] |= KEEP_BARRED;
     for (uint32_t i = p->n_nodes; i-- > 0;) {
         if (p->nodes[i].leaf != GN_LEAF_NONE) continue;
-        conv_keep(e, i, wish[i]);
+        conv_keep(e, i, hints[i]);
         for (uint32_t k = 0; k < p->nodes[i].n_ins; k++)
-            wish[input(e, i, k)] |= (uint8_t)(node_is(e, i, GN_OP_CONV) ? conv_keep_wish(e, i, k) : KEEP_BARRED);
+            hints[input(e, i, k)] |= (uint8_t)(node_is(e, i, GN_OP_CONV) ? conv_keep_hint(e, i, k) : KEEP_BARRED);
     }
-    gn_free(wish);
+    gn_free(hints);
     return true;
 }
 
@@ -10625,7 +10625,7 @@ static const char warpgroup_attention_text[] =
    where there are some for each, and, if they are of different lengths, each block meets all lengths twice. A head's
    tiles are turned by what makes a block's place among them go on by one each round. On an H200 128 tokens of 2048
    heads of 64 take 55 us so and 89 us with a block a tile, 512 tokens of 512 heads 95 and 119. */
-static bool takes_several(const emit *e, const attention_form *f, int64_t tiles) {
+static bool loops_over_tiles(const emit *e, const attention_form *f, int64_t tiles) {
     int64_t heads = f->dims[0] * f->dims[1];
     return heads * (f->causal ? 1 : tiles) >= 2 * emit_processors(e);
 }
@@ -10634,7 +10634,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     static const char *const names[3] = { "q", "k", "v" };
     const gn_view *views[3] = { &f->q, &f->k, &f->v };
     const int64_t tiles = blocks_for(f->dims[2], 128), heads = f->dims[0] * f->dims[1], processors = emit_processors(e);
-    const bool several = takes_several(e, f, tiles);
+    const bool several = loops_over_tiles(e, f, tiles);
     int d = (int)f->q.dims[3];
     char name[96];
     text label = { 0 };
@@ -13264,7 +13264,7 @@ static bool are_never_appended(const emit *e, uint32_t node, uint32_t from) {
 /* ---- steps of one row ---- */
 
 /* The step that alone reads the product: a loop over the same elements, or 0. */
-static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
+static uint32_t fusable_loop(const emit *e, const readers *r, uint32_t node) {
     const gn_layout *l = e->layout;
     if (r->reads[node] != 1 || r->held[node]) return 0;
     for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
@@ -13283,7 +13283,7 @@ static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
     return 0;
 }
 
-static uint32_t takes_best(const emit *e, const readers *r, uint32_t node) {
+static uint32_t fusable_best(const emit *e, const readers *r, uint32_t node) {
     const gn_layout *l = e->layout;
     if (r->reads[node] != 1 || r->held[node]) return 0;
     for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
@@ -13294,7 +13294,7 @@ static uint32_t takes_best(const emit *e, const readers *r, uint32_t node) {
     return 0;
 }
 
-static void takes_in(emit *e, uint32_t step, uint32_t at) {
+static void fuse_in(emit *e, uint32_t step, uint32_t at) {
     e->fusions[step].inside = true;
     e->runs[step] = at;
     e->fused++;
@@ -13332,15 +13332,15 @@ static void fuse_vector(emit *e, const readers *r, uint32_t i) {
         refuse_vector(e, node);
         return;
     }
-    fusion u = { .product = i + 1, .loop = takes_loop(e, r, node) };
-    if (!u.loop) u.best = takes_best(e, r, node);
+    fusion u = { .product = i + 1, .loop = fusable_loop(e, r, node) };
+    if (!u.loop) u.best = fusable_best(e, r, node);
     if (!are_never_appended(e, node, 0)) u.loop = u.best = 0;
     if (u.loop) at = u.loop - 1;
     if (u.best) at = u.best - 1;
     /* B is no leaf: it would have to be kept for longer */
     if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;
     if (at != i) {
-        takes_in(e, i, at);
+        fuse_in(e, i, at);
         keep_inputs(e, node, 0, at);
     }
     e->fusions[at] = u;
@@ -13353,7 +13353,7 @@ static uint32_t runs_at(const emit *e, uint32_t i) {
 }
 
 /* An append of one row in place that this attention alone reads, all of it as (B,G,S,D); its step, or 0. */
-static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const gn_view *shown) {
+static uint32_t fusable_append(const emit *e, const readers *r, uint32_t x, const gn_view *shown) {
     const gn_view *whole = view_of(e, x);
     if (!node_is(e, x, GN_OP_KV_APPEND) || e->layout->lay[x].base != x || e->layout->lay[x].place != GN_PLACE_INPLACE ||
         r->reads[x] != 1 || !r->step[x] || shown->offset != whole->offset)
@@ -13372,7 +13372,7 @@ static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const 
 enum { LENGTH_LOADS = 8, LENGTH_INSTRS = 8 };
 
 /* The loop that makes the number of keys of what is there before the plan runs and cannot report a fault, or 0. */
-static uint32_t takes_length(const emit *e, const readers *r, const attention_form *f) {
+static uint32_t fusable_length(const emit *e, const readers *r, const attention_form *f) {
     if (!f->length || f->slopes) return 0;
     uint32_t base = e->layout->lay[f->length_node].base, step = r->step[base];
     if (!step || gn_view_count(view_of(e, base)) != 1) return 0;
@@ -13398,18 +13398,18 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     if (!one_choose(e, &shown, &form)) return;
     u.product = i + 1;
     uint32_t k = e->layout->lay[shown.in[1]].base, v = e->layout->lay[shown.in[2]].base;
-    u.append[0] = takes_append(e, r, k, &shown.k);
-    u.append[1] = takes_append(e, r, v, &shown.v);
+    u.append[0] = fusable_append(e, r, k, &shown.k);
+    u.append[1] = fusable_append(e, r, v, &shown.v);
     if (u.append[0] && u.append[1] && !form.a.moved[1] && !form.a.moved[2] && input(e, k, 2) == input(e, v, 2)) {
         for (int q = 0; q < 2; q++) {
-            takes_in(e, u.append[q] - 1, i);
+            fuse_in(e, u.append[q] - 1, i);
             for (uint32_t n = 1; n < 3; n++) keep_until(e, input(e, q ? v : k, n), runs_at(e, i));
         }
     } else u.append[0] = u.append[1] = 0;
-    u.length = takes_length(e, r, &shown);
+    u.length = fusable_length(e, r, &shown);
     if (u.length) {
         uint32_t base = e->layout->steps[u.length - 1].node;
-        if (++r->taken[base] == r->reads[base] && !r->held[base]) takes_in(e, u.length - 1, i);
+        if (++r->taken[base] == r->reads[base] && !r->held[base]) fuse_in(e, u.length - 1, i);
     }
     e->fusions[i] = u;
 }
@@ -13596,7 +13596,7 @@ static double rounded(double x, int bits) {
 }
 
 /* A loop that does no more than cast and multiply or divide by one constant is the scale of the kernel. */
-static void take_scale(const emit *e, attention_form *f) {
+static void fuse_scale(const emit *e, attention_form *f) {
     static const int bits[GN_DTYPE__COUNT] = { [GN_F32] = 24, [GN_F64] = 53, [GN_F16] = 11, [GN_BF16] = 8 };
     const gn_kernel_step *s = attention_loop(e, f);
     double constants[512] = { 0 }, scale = 1;
@@ -13682,7 +13682,7 @@ static bool find_written(const emit *e, const readers *r, const gn_written_atten
         if (e->fusions[steps->at[k]].inside || e->fusions[steps->at[k]].product) return false;
     if (!written_stays(e, f, steps, *values - 1)) return false;
     f->mask_type = f->q.dtype;
-    if (f->loop) take_scale(e, f);
+    if (f->loop) fuse_scale(e, f);
     attention_decide(e, f);
     return written_pays(e, f);
 }
@@ -13964,7 +13964,7 @@ static void row_group_resolve(emit *e, uint32_t group) {
             e->layout->lay[s->node].kernel = false;
             e->layout->lay[s->node].place = GN_PLACE_NONE;
         }
-        if (m + 1 < g->n_steps) takes_in(e, row_at(e, g, m), last);
+        if (m + 1 < g->n_steps) fuse_in(e, row_at(e, g, m), last);
     }
     e->fusions[last].rows = group + 1;
 }
@@ -14072,14 +14072,14 @@ static void vectors_move(emit *e, const vector_group *g, uint32_t at) {
         const vector_part *p = &g->parts[i];
         const gn_kernel_step *s = p->loop ? &e->layout->steps[p->loop - 1] : NULL;
         for (int q = 0; q < 2 && p->product[q]; q++) {
-            if (p->product[q] - 1 != at && !e->fusions[p->product[q] - 1].inside) takes_in(e, p->product[q] - 1, at);
+            if (p->product[q] - 1 != at && !e->fusions[p->product[q] - 1].inside) fuse_in(e, p->product[q] - 1, at);
             e->runs[p->product[q] - 1] = at;
             keep_inputs(e, e->layout->steps[p->product[q] - 1].node, 0, at);
         }
         for (uint32_t k = 0; s && k < s->n_loads; k++)
             if (!e->layout->loads[s->load + k].constant)
                 keep_until(e, e->layout->loads[s->load + k].base, e->layout->steps[at].node);
-        if (part_step(p) != at && !e->fusions[part_step(p)].inside) takes_in(e, part_step(p), at);
+        if (part_step(p) != at && !e->fusions[part_step(p)].inside) fuse_in(e, part_step(p), at);
         e->runs[part_step(p)] = at;
     }
 }
@@ -14115,7 +14115,7 @@ static uint32_t vectors_count(const vector_group *g) {
 }
 
 /* The layernorm of the row that these products alone read, by each warp for itself. */
-static bool takes_norm(const emit *e, const readers *r, uint32_t base, const vector_group *g) {
+static bool fuses_norm(const emit *e, const readers *r, uint32_t base, const vector_group *g) {
     vector_form form;
     uint32_t node = e->layout->steps[g->parts[0].product[0] - 1].node;
     int64_t most = g->parts[0].product[1] ? 2 : 4;
@@ -14149,7 +14149,7 @@ static bool rows_may_wait(const emit *e, const row_group *g, uint32_t given, uin
 
 /* The group of rows that gives `base`, so many of them, to a kernel that runs at step `at`: 1 + it, and which of its
    steps; 0: none that the kernel could compute for itself. */
-static uint32_t takes_rows(const vector_finder *w, uint32_t base, int64_t count, uint32_t at, uint32_t *given) {
+static uint32_t fusable_rows(const vector_finder *w, uint32_t base, int64_t count, uint32_t at, uint32_t *given) {
     const emit *e = w->e;
     uint32_t group = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
     if (!group) return 0;
@@ -14183,7 +14183,7 @@ static void rows_move(const vector_finder *w, uint32_t group, uint32_t given, ui
         e->layout->lay[node].place = GN_PLACE_NONE;
     }
     e->fusions[last].rows = 0;
-    if (!e->fusions[last].inside) takes_in(e, last, at);
+    if (!e->fusions[last].inside) fuse_in(e, last, at);
 }
 
 static int64_t vectors_rows(const emit *e, const vector_group *g) {
@@ -14203,7 +14203,7 @@ static bool vectors_reside(const emit *e, const vector_group *g) {
 }
 
 /* What gives the row runs in the products' kernel. */
-static void vectors_take_row(vector_finder *w, uint32_t i) {
+static void vectors_fuse_row(vector_finder *w, uint32_t i) {
     emit *e = w->e;
     vector_group *g = &e->vectors[e->fusions[i].vectors - 1];
     uint32_t node = e->layout->steps[g->parts[0].product[0] - 1].node, x = input(e, node, 0),
@@ -14212,15 +14212,15 @@ static void vectors_take_row(vector_finder *w, uint32_t i) {
     if (!is_whole(e, view_of(e, x), base)) return;
     uint32_t of = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
     const int64_t count = vectors_rows(e, g);
-    if (count == 1 && (!of || e->groups[of - 1].n_steps == 1) && takes_norm(e, w->r, base, g)) {
+    if (count == 1 && (!of || e->groups[of - 1].n_steps == 1) && fuses_norm(e, w->r, base, g)) {
         g->norm = w->r->step[base];
-        takes_in(e, g->norm - 1, i);
+        fuse_in(e, g->norm - 1, i);
         e->fusions[g->norm - 1].rows = 0;
         keep_inputs(e, base, 0, i);
         return;
     }
     bool reside = vectors_reside(e, g);
-    uint32_t group = reside ? takes_rows(w, base, count, i, &given) : 0;
+    uint32_t group = reside ? fusable_rows(w, base, count, i, &given) : 0;
     if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != count) {
         if (of && e->groups[of - 1].rows == count) refused(e, node, reside ? REFUSED_ROWS : REFUSED_BLOCKS);
         return;
@@ -14242,7 +14242,7 @@ static bool shows_rows(const gn_view *v, int64_t n) {
 }
 
 /* A rotary embedding whose dense result this view alone shows; its step, or 0. */
-static uint32_t takes_turn(const emit *e, const readers *r, uint32_t base) {
+static uint32_t fusable_rotary(const emit *e, const readers *r, uint32_t base) {
     if (!node_is(e, base, GN_OP_ROTARY) || r->reads[base] != 1 || r->held[base] || !r->step[base] ||
         !are_never_appended(e, base, 0) || e->fusions[r->step[base] - 1].inside)
         return 0;
@@ -14254,9 +14254,9 @@ static void fuse_turn(vector_finder *w, uint32_t i, fusion *u, int which, uint32
     int64_t n = shown->dims[3];
     uint32_t base = e->layout->lay[x].base;
     if (!shows_rows(shown, n)) return;
-    u->turn[which] = takes_turn(e, w->r, base);
+    u->turn[which] = fusable_rotary(e, w->r, base);
     if (u->turn[which]) {
-        takes_in(e, u->turn[which] - 1, i);
+        fuse_in(e, u->turn[which] - 1, i);
         keep_inputs(e, base, 0, i);
         x = input(e, base, 0);
         shown = view_of(e, x);
@@ -14264,7 +14264,7 @@ static void fuse_turn(vector_finder *w, uint32_t i, fusion *u, int which, uint32
         if (!shows_rows(shown, n)) return;
     }
     if (w->r->reads[base] != 1 || w->r->held[base]) return;
-    uint32_t given, group = takes_rows(w, base, 1, i, &given);
+    uint32_t given, group = fusable_rows(w, base, 1, i, &given);
     const row_group *g = group ? &e->groups[group - 1] : NULL;
     bool alone = g && g->n == n && e->layout->lay[base].view.dtype == shown->dtype;
     for (uint32_t m = 0; alone && m < g->n_steps; m++) alone = m == given || !g->steps[m].stored;
@@ -14299,7 +14299,7 @@ static void fuse_vectors(vector_finder *w, bool *ok) {
         *ok = vector_place(w, i);
     }
     for (uint32_t i = 0; *ok && i < e->layout->n_steps; i++)
-        if (e->fusions[i].vectors) vectors_take_row(w, i);
+        if (e->fusions[i].vectors) vectors_fuse_row(w, i);
 }
 
 /* Whether a step reads the memory of a node, or writes to it. */
@@ -14351,7 +14351,7 @@ static void fuse_pages(emit *e, uint32_t i) {
     if (!j) return;
     for (uint32_t m = i + 1; m; m = e->fusions[m - 1].pages) {
         keep_inputs(e, e->layout->steps[m - 1].node, 1, j - 1);
-        if (m == i + 1) takes_in(e, i, j - 1);
+        if (m == i + 1) fuse_in(e, i, j - 1);
         else e->runs[m - 1] = j - 1;
     }
     e->fusions[j - 1].pages = i + 1;

@@ -2999,7 +2999,7 @@ static bool gn__keep_code(gn__listener *l, uint64_t *out_left_us) {
 
 /* Whether the URL file belongs to a server that runs: that holds a lock on it. The caller holds the lock of the home
    folder. */
-static bool gn__url_file_taken(const char *path) {
+static bool gn__url_file_in_use(const char *path) {
     for (int tries = 0; tries < 16; tries++) {
         struct stat mine, there;
         int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -3076,7 +3076,7 @@ static gn_result gn__admin_code_make(gn__listener *l, gn_fault *f) {
 }
 
 /* Uses up the administrator's code if that is what was given; its file is removed then. */
-static bool gn__admin_code_take(gn__listener *l, const gn__proof *p) {
+static bool gn__admin_code_use(gn__listener *l, const gn__proof *p) {
     pthread_mutex_lock(&l->lock);
     bool good = p->flags & GN__PROOF_CODE && l->admin_valid && gn_now_us() < l->admin_ends_us &&
                 gn__same(p->code, l->admin_code, GN__CODE);
@@ -3093,7 +3093,7 @@ static bool gn__admin_code_take(gn__listener *l, const gn__proof *p) {
 static gn_result gn__first_code(gn__listener *l, bool keep, gn_fault *f) {
     int lock = -1;
     gn_result r = l->url_file[0] != 0 ? gn__home_lock(l->home, &lock, f) : GN_OK;
-    if (r == GN_OK && lock >= 0 && gn__url_file_taken(l->url_file))
+    if (r == GN_OK && lock >= 0 && gn__url_file_in_use(l->url_file))
         r = gn_fail(
             f, GN_BAD_ARGUMENT,
             "the URL file %s belongs to another server that is running: give this one a file of its own (--url-file)",
@@ -3250,7 +3250,7 @@ static const gn_transport_i gn__server_i = {
 static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64],
                                  uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
     gn_result r = gn__not_accepted(f);
-    if (gn__admin_code_take(l, p)) return gn__grant(l, true, peer, out_tenant, out_grant, out_grant_n, f);
+    if (gn__admin_code_use(l, p)) return gn__grant(l, true, peer, out_tenant, out_grant, out_grant_n, f);
     if (p->flags & GN__PROOF_CREDENTIAL) r = gn__check_credential(l, p, peer, out_tenant, f);
     if (r != GN_BAD_CREDENTIAL || !(p->flags & GN__PROOF_CODE)) return r;
     r = gn__consume_code(l, p->code, peer, f);
@@ -4013,7 +4013,7 @@ static void gn__packer_release(gn__packer *k) {
     if (!kept) gn__packer_destroy(k);
 }
 
-static bool gn__packer_room(gn__packer *k, size_t n) {
+static bool gn__packer_reserve(gn__packer *k, size_t n) {
     if (k->cap >= n) return true;
     gn_free(k->planes);
     k->planes = gn_alloc(n);
@@ -4191,7 +4191,7 @@ static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, 
     const uint8_t *from = src;
     size_t stored = 0;
     if (k->c == NULL) k->c = ZSTD_createCCtx();
-    if (k->c != NULL && (e == 1 || gn__packer_room(k, n))) {
+    if (k->c != NULL && (e == 1 || gn__packer_reserve(k, n))) {
         if (e > 1) {
             gn__split(src, n, e, k->planes);
             from = k->planes;
@@ -4229,7 +4229,7 @@ static gn_result gn__net_unpack(uint8_t codec, const void *src, size_t n, int el
     if (k == NULL) return GN_OUT_OF_MEMORY;
     gn_result r = GN_OUT_OF_MEMORY;
     if (k->d == NULL) k->d = ZSTD_createDCtx();
-    if (k->d != NULL && (!planes || gn__packer_room(k, raw_n))) {
+    if (k->d != NULL && (!planes || gn__packer_reserve(k, raw_n))) {
         size_t made = ZSTD_decompressDCtx(k->d, planes ? k->planes : dst, raw_n, src, n);
         r = !ZSTD_isError(made) && made == raw_n ? GN_OK : GN_BAD_MESSAGE;
         if (r == GN_OK && planes) gn__merge(k->planes, raw_n, e, dst);

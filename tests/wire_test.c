@@ -310,7 +310,7 @@ static fed feed(gn__inbox *in, const gn__buf *b, size_t step) {
     fed r = { GN_OK, 0, 0, 0, 0 };
     for (size_t at = 0; at < b->n && !r.result;) {
         size_t room = 0;
-        uint8_t *p = gn__inbox_room(in, &room);
+        uint8_t *p = gn__inbox_reserve(in, &room);
         if (!p || !room) {
             r.result = p ? GN_INTERNAL : GN_OUT_OF_MEMORY;
             break;
@@ -570,7 +570,7 @@ static gn__msg read_message(gn__inbox *in, const gn__buf *wire) {
     gn_fault f;
     for (size_t at = 0; at < wire->n;) {
         size_t room = 0;
-        uint8_t *p = gn__inbox_room(in, &room);
+        uint8_t *p = gn__inbox_reserve(in, &room);
         if (!CHECK(p != NULL)) break;
         room = GN__MIN(room, wire->n - at);
         memcpy(p, wire->p + at, room);

@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     box.cuts = how & 32 ? 1u << GN__MSG_STEP : 0;
     while (in.n && r == GN_OK) {
         size_t room = 0;
-        uint8_t *to = gn__inbox_room(&box, &room);
+        uint8_t *to = gn__inbox_reserve(&box, &room);
         FUZZ_CHECK(to && room > 0);
         size_t n = GN__MIN(GN__MIN(room, pieces[how & 7]), in.n);
         memcpy(to, in.p, n);
