@@ -9005,18 +9005,16 @@ GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_load_f16(const uint16_t *p) {
 GN__TARGET_LOADS GN__INLINE void gn__half_store_f16(uint16_t *p, gn__float8 v) {
     *(gn__half8 *)(void *)p = (gn__half8)__builtin_ia32_vcvtps2ph256(v, 0);
 }
-GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_load_bf16(const uint16_t *p) {
-    gn__bits8 u;
-    __asm__("vpmovzxwd %1, %0" : "=x"(u) : "m"(*(const gn__half8 *)(const void *)p));
-    return (gn__float8)(u << 16);
+/* In the upper halves: rounded to bf16; of what is bf16 already no more than NaNs change, which become quiet. */
+GN__TARGET_LOADS GN__INLINE gn__bits8 gn__half_rounded(gn__float8 v) {
+    const gn__bits8 u = (gn__bits8)v, even = u + 0x7fff + (u >> 16 & 1);
+    return (gn__bits8)__builtin_ia32_blendvps256((gn__float8)even, (gn__float8)(u | 0x400000), (gn__float8)(v != v));
 }
-GN__TARGET_LOADS GN__INLINE void gn__half_store_bf16(uint16_t *p, gn__float8 v) {
-    const gn__bits8 u = (gn__bits8)v, top = u >> 16, even = (u + 0x7fff + (top & 1)) >> 16;
-    gn__float8 y = __builtin_ia32_blendvps256((gn__float8)even, (gn__float8)(top | 0x40), (gn__float8)(v != v));
-    gn__half8 high;
-    __asm__("vextracti128 $1, %1, %0" : "=x"(high) : "x"(y));
-    __asm__("vpackusdw %0, %x1, %0" : "+x"(high) : "x"(y));
-    *(gn__half8 *)(void *)p = high;
+GN__TARGET_LOADS GN__INLINE gn__bits8 gn__half_kept(gn__float8 v) {
+    const gn__float8 none = (gn__float8)((gn__bits8){ 0 } + 0x80000000u);
+    gn__float8 y;
+    __asm__("vaddps %2, %1, %0" : "=x"(y) : "x"(v), "x"(none));
+    return (gn__bits8)y;
 }
 /* By name, since a compiler may exchange operands, and the first one's NaN is the one that a sum gives. */
 #define GN__DEFINE_HALF_OP(name)                                                         \
@@ -9046,7 +9044,7 @@ GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_fma(gn__float8 a, gn__float8 b, 
 }
 #define GN__HALF_SIGN ((gn__bits8){ 0 } + 0x80000000u)
 #define GN__HALF_ALL(x) ((gn__float8){ 0 } + (x))
-/* Y: of f16 alone. In bf16 a pass of its own is no slower, since few instructions round to it. */
+/* Y: the result needs no rounding */
 #define GN__HALF_OPS(X, Y)                                    \
     X(ADD, gn__half_add(a, b))                                \
     X(SUB, gn__half_sub(a, b))                                \
@@ -9058,38 +9056,56 @@ GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_fma(gn__float8 a, gn__float8 b, 
     Y(NEG, (gn__float8)((gn__bits8)a ^ GN__HALF_SIGN))        \
     Y(ABS, (gn__float8)((gn__bits8)a & ~GN__HALF_SIGN))       \
     Y(RELU, gn__half_max(GN__HALF_ALL(0), a))                 \
-    Y(SQUARE, gn__half_mul(a, a))                             \
-    Y(SQRT, gn__half_root(a))                                 \
-    Y(RSQRT, gn__half_div(GN__HALF_ALL(1), gn__half_root(a))) \
-    Y(RECIPROCAL, gn__half_div(GN__HALF_ALL(1), a))
-#define GN__HALF_TILE(NAME, S, body)                                                                             \
-    GN__TARGET_LOADS static void gn__tile_##NAME##_##S(void *y, const void *const *x, int64_t n) {               \
+    X(SQUARE, gn__half_mul(a, a))                             \
+    X(SQRT, gn__half_root(a))                                 \
+    X(RSQRT, gn__half_div(GN__HALF_ALL(1), gn__half_root(a))) \
+    X(RECIPROCAL, gn__half_div(GN__HALF_ALL(1), a))
+#define GN__HALF_TILE_F16(NAME, body)                                                                            \
+    GN__TARGET_LOADS static void gn__tile_##NAME##_f16(void *y, const void *const *x, int64_t n) {               \
         const uint16_t *xa = (const uint16_t *)x[0], *xb = (const uint16_t *)x[1], *xc = (const uint16_t *)x[2]; \
         for (int64_t i = 0; i < n; i += 8) {                                                                     \
-            const gn__float8 a = gn__half_load_##S(xa + i), b = gn__half_load_##S(xb + i),                       \
-                             c = gn__half_load_##S(xc + i);                                                      \
+            const gn__float8 a = gn__half_load_f16(xa + i), b = gn__half_load_f16(xb + i),                       \
+                             c = gn__half_load_f16(xc + i);                                                      \
             (void)b;                                                                                             \
             (void)c;                                                                                             \
-            gn__half_store_##S((uint16_t *)y + i, body);                                                         \
+            gn__half_store_f16((uint16_t *)y + i, body);                                                         \
         }                                                                                                        \
     }
-#define GN__HALF_ONE(NAME, body) GN__HALF_TILE(NAME, f16, body)
-#define GN__HALF_BOTH(NAME, body) GN__HALF_TILE(NAME, f16, body) GN__HALF_TILE(NAME, bf16, body)
-GN__HALF_OPS(GN__HALF_BOTH, GN__HALF_ONE)
+/* Of 16 elements those with even places, then those with odd ones, so that nothing has to change its place. */
+#define GN__HALF_SIDE(k, v) (gn__float8)((k) ? (v)&0xffff0000u : (v) << 16)
+#define GN__HALF_TILE_BF16(NAME, body, STORE)                                                                  \
+    GN__TARGET_LOADS static void gn__tile_##NAME##_bf16(void *y, const void *const *x, int64_t n) {            \
+        typedef uint32_t loose __attribute__((vector_size(32), aligned(2), may_alias));                        \
+        for (int64_t i = 0; i < 2 * n; i += 32) {                                                              \
+            const gn__bits8 ua = *(const loose *)(const void *)((const char *)x[0] + i),                       \
+                            ub = *(const loose *)(const void *)((const char *)x[1] + i),                       \
+                            uc = *(const loose *)(const void *)((const char *)x[2] + i);                       \
+            gn__bits8 side[2];                                                                                 \
+            (void)ub;                                                                                          \
+            (void)uc;                                                                                          \
+            GN__UNROLL for (int k = 0; k < 2; k++) {                                                           \
+                const gn__float8 a = GN__HALF_SIDE(k, ua), b = GN__HALF_SIDE(k, ub), c = GN__HALF_SIDE(k, uc); \
+                (void)b;                                                                                       \
+                (void)c;                                                                                       \
+                side[k] = STORE(body);                                                                         \
+            }                                                                                                  \
+            *(loose *)(void *)((char *)y + i) = side[0] >> 16 | (side[1] & 0xffff0000u);                       \
+        }                                                                                                      \
+    }
+#define GN__HALF_ROUNDED(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_rounded)
+#define GN__HALF_KEPT(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_kept)
+GN__HALF_OPS(GN__HALF_ROUNDED, GN__HALF_KEPT)
 #endif
 typedef void (*gn__half_fn)(void *y, const void *const *x, int64_t n);
 
 /* NULL: not of these ops, or not on this CPU. */
 static gn__half_fn gn__half_tile(int op, gn_dtype d) {
 #if GN__X86
-#define GN__HALF_CASE_BOTH(NAME, body) \
-    case GN_OP_##NAME:                 \
-        return d == GN_BF16 ? gn__tile_##NAME##_bf16 : gn__tile_##NAME##_f16;
 #define GN__HALF_CASE(NAME, body) \
-    case GN_OP_##NAME: return d == GN_F16 ? gn__tile_##NAME##_f16 : NULL;
+    case GN_OP_##NAME: return d == GN_BF16 ? gn__tile_##NAME##_bf16 : gn__tile_##NAME##_f16;
     if ((d != GN_F16 && d != GN_BF16) || gn__wide_loads() < 2) return NULL;
     switch (op) {
-        GN__HALF_OPS(GN__HALF_CASE_BOTH, GN__HALF_CASE)
+        GN__HALF_OPS(GN__HALF_CASE, GN__HALF_CASE)
     default: break;
     }
 #endif
@@ -10652,6 +10668,12 @@ static void gn__pieces_half(const gn__kernels *k, gn__tree *t, gn_dtype d, const
         float s[8] = { 0 };
         m = GN__MAX(GN__MIN((n - i) / GN__PIECE, 8), 1);
         k->dot16[d == GN_BF16](s, gn__ones, 0, x + i, GN__PIECE, m, GN__MIN(n - i, (int64_t)GN__PIECE));
+        if (m == 8 && t->n % 8 == 0) {
+            double low = ((double)s[0] + (double)s[1]) + ((double)s[2] + (double)s[3]),
+                   high = ((double)s[4] + (double)s[5]) + ((double)s[6] + (double)s[7]);
+            gn__tree_add(t, low + high, 8);
+            continue;
+        }
         for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l], 1);
     }
 }
@@ -11974,10 +11996,11 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     squares.n = 0, squares.depth = 0;
     k->affine(y, x, n, mean, 1);
     double off = gn__sum_f32(k, y, n) / (double)n; /* what rounding the mean to f32 has left */
-    for (int64_t i = 0; i < n; i += GN__PIECE) {
-        float s = 0;
-        k->dot(&s, y + i, 0, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
-        gn__tree_add(&squares, (double)s, 1);
+    for (int64_t i = 0, m; i < n; i += m * GN__PIECE) {
+        float s[4] = { 0 };
+        m = GN__MAX(GN__MIN((n - i) / GN__PIECE, 4), 1);
+        k->dot(s, y + i, GN__PIECE, y + i, GN__PIECE, m, GN__MIN(n - i, (int64_t)GN__PIECE));
+        for (int64_t l = 0; l < m; l++) gn__tree_add(&squares, (double)s[l], 1);
     }
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
     k->affine(y, y, n, (float)off,
@@ -12311,20 +12334,29 @@ typedef struct gn__gemm_job {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
+#if GN__X86
+#define GN__TARGET_PAIRS GN__TARGET_AVX2 /* what CPUs that add pairs have */
+#else
+#define GN__TARGET_PAIRS
+#endif
 /* n pairs of 16 bits: of bf16 the first is the upper half. */
-static void gn__pair_up(uint32_t *to, const uint16_t *first, const uint16_t *second, int64_t stride, int64_t n,
-                        bool bf16) {
+GN__TARGET_PAIRS static void gn__pair_up(uint32_t *to, const uint16_t *first, const uint16_t *second, int64_t stride,
+                                         int64_t n, bool bf16) {
     const uint16_t *low = bf16 ? second : first, *high = bf16 ? first : second;
     if (stride == 1)
         for (int64_t i = 0; i < n; i++) to[i] = low[i] | (uint32_t)high[i] << 16;
-    else if (stride == 2)
-        for (int64_t i = 0; i < n; i++) to[i] = low[2 * i] | (uint32_t)high[2 * i] << 16;
+    else if (stride == 2 && second == first + 1)
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t both;
+            memcpy(&both, first + 2 * i, sizeof both);
+            to[i] = bf16 ? both >> 16 | both << 16 : both;
+        }
     else
         for (int64_t i = 0; i < n; i++) to[i] = low[i * stride] | (uint32_t)high[i * stride] << 16;
 }
 
 /* The least magnitude of n numbers other than 0, in units of the least one, less 1; 0xffff: there is none. */
-static uint16_t gn__least_bf16(uint16_t least, const uint16_t *x, int64_t n) {
+GN__TARGET_PAIRS static uint16_t gn__least_bf16(uint16_t least, const uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint16_t m = (uint16_t)((x[i] & 0x7fffu) - 1u);
         least = m < least ? m : least;
@@ -12641,6 +12673,9 @@ static void gn__gemm_workers(void *arg, int64_t begin, int64_t end) {
         }
 }
 
+/* elements of both sides; products of a product that no other thread is woken for */
+enum { GN__SMALL_SIDES = 1 << 15, GN__TINY_SIDES = 1 << 9, GN__SMALL_TERMS = 1 << 18 };
+
 /* The exponent of the least number of a side other than 0; 0 where that is not quickly known, or after a cancel. */
 static int gn__least_exponent(const gn__gemm *g, const char *p, int64_t rows, int64_t cols, int64_t row, int64_t col) {
     uint16_t least = UINT16_MAX;
@@ -12648,6 +12683,7 @@ static int gn__least_exponent(const gn__gemm *g, const char *p, int64_t rows, in
         int64_t n = rows;
         rows = cols, cols = n, row = col;
     } else if (col != 1) return 0;
+    if (row == cols && rows * cols <= GN__SMALL_SIDES) cols *= rows, rows = 1; /* in one piece */
     for (int64_t i = 0; i < rows; i++) {
         if (i % GN__GEMM_KC == 0 && gn__pool_stops(g->pool)) return 0;
         least = gn__least_bf16(least, (const uint16_t *)(const void *)p + i * row, cols);
@@ -12655,7 +12691,7 @@ static int gn__least_exponent(const gn__gemm *g, const char *p, int64_t rows, in
     return (least + 1) >> 7;
 }
 
-enum { GN__PAIRS_TERMS = 1 << 17 }; /* products of a product that packing pairs pays for */
+enum { GN__PAIRS_TERMS = 1 << 15 }; /* products of a product that packing pairs pays for */
 
 /* Whether sums of pairs have the bits that f32 gives: their instruction takes numbers below the normal range for 0. All
    sums are multiples of what the product of the least two is a multiple of: when that is normal, so are they. */
@@ -12739,9 +12775,6 @@ static bool gn__gemm_is_thin(const gn__gemm *g, const gn__pool *pool) {
 }
 
 /* ---- small products: by one thread, in scratch that many of a batch share. The bits are those of tiles. ---- */
-
-/* elements of both sides; products of a product that no other thread is woken for */
-enum { GN__SMALL_SIDES = 1 << 15, GN__TINY_SIDES = 1 << 9, GN__SMALL_TERMS = 1 << 18 };
 
 static bool gn__gemm_is_small(const gn__gemm *g) {
     return g->dtype != GN_I64 && g->k > 0 && g->k <= GN__GEMM_KC && g->n <= GN__GEMM_NC && g->m <= GN__SMALL_SIDES &&
