@@ -12623,7 +12623,10 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
     const gn__gemm *g = j->g;
     int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc,
             kept = gn__gemm_held(j) == j->tile_m ? q : 0, high = (j->rows + mr - 1) / mr * mr,
-            wide = (t->cols + nr - 1) / nr * nr, ldc = j->direct ? g->n : GN__GEMM_NC;
+            wide = (t->cols + nr - 1) / nr * nr;
+    bool stored = end == j->k && (!j->direct || g->bias || g->win || g->k == 0),
+         whole = !j->direct && !g->bias && !g->win && g->k > 0 && t->cols == g->n; /* its rows are stored as one */
+    int64_t ldc = j->direct || whole ? g->n : GN__GEMM_NC;
     char *c = j->direct ? g->c + ((j->row + row) * g->n + t->col) * size : t->sums + kept * ldc * size;
     for (int64_t l = at, k; l < end; l += k) {
         k = GN__MIN(end - l, j->kc);
@@ -12635,7 +12638,8 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
         if (j->joins && ((l + k) % deep == 0 || l + k == j->k))
             gn__gemm_join_rows(j, t, c, ldc, kept, rows, l < deep, l + k == j->k);
     }
-    for (int64_t i = 0; i < rows && end == j->k && (!j->direct || g->bias || g->win || g->k == 0); i++) {
+    if (stored && whole) gn__gemm_store(g, c, j->row + row, 0, rows * g->n);
+    for (int64_t i = 0; i < rows && stored && !whole; i++) {
         if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(t->cols * size));
         gn__gemm_store(g, c + i * ldc * size, j->row + row + i, t->col, t->cols);
     }
