@@ -1486,8 +1486,7 @@ typedef struct gn_recurrent_desc {
    is the state after step t, 0 where t is not below the row's length, and [T] the last state (that before the first
    step where the length is 0). gn_slice gives either without a copy. The states are rounded to the dtype after each
    step. NULL: all zero. No size may be 0. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT; a length
-   below 0 or above T is GN_INDEX_OUT_OF_RANGE at the read. Differentiable by all but lengths; a GRU with reset_first
-   is not. */
+   below 0 or above T is GN_INDEX_OUT_OF_RANGE at the read. Differentiable by all but lengths. */
 GN_API gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
                                  const gn_recurrent_desc *desc);
 #define gn_recurrent(...) gn_recurrent_at(GN_HERE, __VA_ARGS__)
@@ -18168,8 +18167,8 @@ static gn_result gn__infer_recurrent(const gn__infer_call *c) {
 static int64_t gn__recurrent_width(const gn__recurrent_form *f) { return f->gates == 1 ? f->H : 4 * f->H; }
 
 static gn_result gn__infer_recurrent_back(const gn__infer_call *c) {
-    gn_result e = gn__recurrent_check(c, GN__RECURRENT_REVERSE | GN__RECURRENT_ONNX | GN__RECURRENT_COUPLED |
-                                             GN__RECURRENT_LENGTHS | GN__RECURRENT_PEEPHOLES);
+    gn_result e = gn__recurrent_check(c, GN__RECURRENT_REVERSE | GN__RECURRENT_ONNX | GN__RECURRENT_RESET_FIRST |
+                                             GN__RECURRENT_COUPLED | GN__RECURRENT_LENGTHS | GN__RECURRENT_PEEPHOLES);
     if (e != GN_OK) return e;
     gn__recurrent_form f = gn__recurrent_read(c->attrs, 5);
     e = gn__recurrent_infer(c, 2, &f);
@@ -18198,11 +18197,13 @@ typedef struct gn__recurrent {
     const gn__call *c;
     gn__recurrent_form f;
     bool back, resets;       /* resets: the pass of a GRU that makes r h */
+    bool reset_gate;         /* the last pass back of such a GRU: the gradient of r, from that of r h */
     int64_t d, t;            /* direction and step */
     int64_t *lengths;        /* of all rows; NULL: T */
     const char *r;           /* (G*H,H) of the direction, of the compute type */
     int64_t r_row, r_column; /* its strides */
-    char *h, *state;         /* (B,H): h and c of the compute type; back: the gradients by them */
+    char *h, *state;         /* (B,H): h and c of the compute type; back: the gradients by them; of a GRU that resets
+                                first `state` is q of n, then the gradient by r h */
     char *gates;             /* (B,G*H): q; back: the gradients of q */
     char *more;              /* (B,H): q of n where r h comes first; back: what the gates' gradients add to h's */
     char *reset;             /* (B,H): r h */
@@ -18391,92 +18392,130 @@ GN__DEFINE_CELLS(f64, double)
 #undef GN__DEFINE_CELLS
 
 /* One step back: dh is the gradient by h after the step, and becomes what of it reaches h before the step directly. */
-#define GN__DEFINE_CELL_BACK(S, R)                                                                                    \
-    GN__NOINLINE static void gn__cell_state_##S(const gn__recurrent *j, int input, int64_t state, int64_t b,          \
-                                                int64_t u, int64_t n, R *to) {                                        \
-        int64_t at[5] = { state, j->t, j->d, b, u };                                                                  \
-        gn__cell_read_##S(j, input, at, n, to);                                                                       \
-    }                                                                                                                 \
-    /* The gradient of a gate: in the result, and where the product with r takes it from. */                          \
-    GN__NOINLINE static void gn__cell_back_put_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n,    \
-                                                   const R *y) {                                                      \
-        const gn__recurrent_form *f = &j->f;                                                                          \
-        int64_t column = (g < f->gates ? f->place[g] : g) * f->H + u, row = (j->d * (f->T + 1) + j->t) * f->B + b;    \
-        gn__store_##S(y, j->c->out.dtype,                                                                             \
-                      j->c->out.p + (row * gn__recurrent_width(f) + column) * (int64_t)gn__bytes_of(j->c->out.dtype), \
-                      1, n);                                                                                          \
-        if (g == 3 && f->gates == 3) column = f->place[2] * f->H + u; /* of a GRU's n: that of q */                   \
-        memcpy((R *)(void *)j->gates + b * f->gates * f->H + column, y, (size_t)n * sizeof *y);                       \
-    }                                                                                                                 \
-    GN__NOINLINE static void gn__cell_gru_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) {  \
-        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },     \
-          y[GN__CELL_WIDE] = { 0 }, h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 },                            \
-          by_z[GN__CELL_WIDE] = { 0 }, by_n[GN__CELL_WIDE] = { 0 };                                                   \
-        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, by_r);                                                        \
-        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, by_z);                                                        \
-        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                       \
-        GN__EACH x[l] += r[l] * q[l];                                                                                 \
-        gn__cell_bend_##S(j, 1, x, y, by_n, n);                                                                       \
-        gn__cell_state_##S(j, 3, 0, b, u, n, h);                                                                      \
-        GN__EACH by_z[l] *= dh[l] * (h[l] - y[l]);                                                                    \
-        GN__EACH by_n[l] *= dh[l] * (1 - z[l]);                                                                       \
-        GN__EACH by_r[l] *= by_n[l] * q[l];                                                                           \
-        GN__EACH x[l] = by_n[l] * r[l];                                                                               \
-        GN__EACH dh[l] *= z[l];                                                                                       \
-        gn__cell_back_put_##S(j, 0, b, u, n, by_r);                                                                   \
-        gn__cell_back_put_##S(j, 1, b, u, n, by_z);                                                                   \
-        gn__cell_back_put_##S(j, 2, b, u, n, by_n);                                                                   \
-        gn__cell_back_put_##S(j, 3, b, u, n, x);                                                                      \
-    }                                                                                                                 \
-    GN__NOINLINE static void gn__cell_lstm_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh,   \
-                                                    R *dc) {                                                          \
-        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, o[GN__CELL_WIDE] = { 0 },     \
-          c[GN__CELL_WIDE] = { 0 }, old[GN__CELL_WIDE] = { 0 }, by_i[GN__CELL_WIDE] = { 0 },                          \
-          by_f[GN__CELL_WIDE] = { 0 }, by_g[GN__CELL_WIDE] = { 0 }, by_o[GN__CELL_WIDE] = { 0 },                      \
-          bent[GN__CELL_WIDE] = { 0 }, by_c[GN__CELL_WIDE] = { 0 }, peep[3][GN__CELL_WIDE] = { { 0 } };               \
-        bool coupled = j->f.bits & GN__RECURRENT_COUPLED;                                                             \
-        for (int k = 0; k < 3; k++) gn__cell_peep_##S(j, k, u, n, peep[k]);                                           \
-        gn__cell_state_##S(j, 3, 1, b, u, n, old);                                                                    \
-        gn__cell_bent_##S(j, 0, b, u, n, peep[0], old, i, by_i);                                                      \
-        if (!coupled) gn__cell_bent_##S(j, 1, b, u, n, peep[2], old, f, by_f);                                        \
-        else GN__EACH f[l] = 1 - i[l];                                                                                \
-        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, by_g);                                                        \
-        GN__EACH c[l] = f[l] * old[l] + i[l] * g[l];                                                                  \
-        gn__cell_bent_##S(j, 3, b, u, n, peep[1], c, o, by_o);                                                        \
-        gn__cell_bend_##S(j, 2, c, bent, by_c, n);                                                                    \
-        GN__EACH by_o[l] *= dh[l] * bent[l];                                                                          \
-        GN__EACH dc[l] += dh[l] * o[l] * by_c[l] + by_o[l] * peep[1][l];                                              \
-        GN__EACH by_i[l] *= dc[l] * (coupled ? g[l] - old[l] : g[l]);                                                 \
-        GN__EACH by_f[l] *= dc[l] * old[l];                                                                           \
-        GN__EACH by_g[l] *= dc[l] * i[l];                                                                             \
-        GN__EACH dc[l] = dc[l] * f[l] + by_i[l] * peep[0][l] + by_f[l] * peep[2][l];                                  \
-        GN__EACH dh[l] = 0;                                                                                           \
-        gn__cell_back_put_##S(j, 0, b, u, n, by_i);                                                                   \
-        gn__cell_back_put_##S(j, 1, b, u, n, by_f);                                                                   \
-        gn__cell_back_put_##S(j, 2, b, u, n, by_g);                                                                   \
-        gn__cell_back_put_##S(j, 3, b, u, n, by_o);                                                                   \
-    }                                                                                                                 \
-    GN__NOINLINE static void gn__cell_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {             \
-        R *dh = GN__CELL_ROW(R, h, b), *dc = GN__CELL_ROW(R, state, b), y[GN__CELL_WIDE] = { 0 },                     \
-          slope[GN__CELL_WIDE] = { 0 };                                                                               \
-        const R *more = GN__CELL_ROW(const R, more, b);                                                               \
-        GN__EACH dh[l] += more[l];                                                                                    \
-        if (j->lengths && j->t >= j->lengths[b]) {                                                                    \
-            for (int g = 0; g < (j->f.gates == 1 ? 1 : 4); g++) gn__cell_back_put_##S(j, g, b, u, n, y);              \
-            return;                                                                                                   \
-        }                                                                                                             \
-        for (int s = 0; s < j->f.states; s++) {                                                                       \
-            R *to = s ? dc : dh;                                                                                      \
-            gn__cell_state_##S(j, 4, s, b, u, n, y);                                                                  \
-            GN__EACH to[l] += y[l];                                                                                   \
-        }                                                                                                             \
-        if (j->f.gates == 4) gn__cell_lstm_back_##S(j, b, u, n, dh, dc);                                              \
-        if (j->f.gates == 3) gn__cell_gru_back_##S(j, b, u, n, dh);                                                   \
-        if (j->f.gates > 1) return;                                                                                   \
-        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, slope);                                                       \
-        GN__EACH y[l] = dh[l] * slope[l];                                                                             \
-        GN__EACH dh[l] = 0;                                                                                           \
-        gn__cell_back_put_##S(j, 0, b, u, n, y);                                                                      \
+#define GN__DEFINE_CELL_BACK(S, R)                                                                                     \
+    GN__NOINLINE static void gn__cell_state_##S(const gn__recurrent *j, int input, int64_t state, int64_t b,           \
+                                                int64_t u, int64_t n, R *to) {                                         \
+        int64_t at[5] = { state, j->t, j->d, b, u };                                                                   \
+        gn__cell_read_##S(j, input, at, n, to);                                                                        \
+    }                                                                                                                  \
+    /* The gradient of a gate: in the result, and where the product with r takes it from. */                           \
+    GN__NOINLINE static void gn__cell_back_put_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n,     \
+                                                   const R *y) {                                                       \
+        const gn__recurrent_form *f = &j->f;                                                                           \
+        int64_t column = (g < f->gates ? f->place[g] : g) * f->H + u, row = (j->d * (f->T + 1) + j->t) * f->B + b;     \
+        gn__store_##S(y, j->c->out.dtype,                                                                              \
+                      j->c->out.p + (row * gn__recurrent_width(f) + column) * (int64_t)gn__bytes_of(j->c->out.dtype),  \
+                      1, n);                                                                                           \
+        if (g == 3 && f->gates == 3) column = f->place[2] * f->H + u; /* of a GRU's n: that of q */                    \
+        memcpy((R *)(void *)j->gates + b * f->gates * f->H + column, y, (size_t)n * sizeof *y);                        \
+    }                                                                                                                  \
+    GN__NOINLINE static void gn__cell_gru_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) {   \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },      \
+          y[GN__CELL_WIDE] = { 0 }, h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 },                             \
+          by_z[GN__CELL_WIDE] = { 0 }, by_n[GN__CELL_WIDE] = { 0 };                                                    \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, by_r);                                                         \
+        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, by_z);                                                         \
+        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                        \
+        GN__EACH x[l] += r[l] * q[l];                                                                                  \
+        gn__cell_bend_##S(j, 1, x, y, by_n, n);                                                                        \
+        gn__cell_state_##S(j, 3, 0, b, u, n, h);                                                                       \
+        GN__EACH by_z[l] *= dh[l] * (h[l] - y[l]);                                                                     \
+        GN__EACH by_n[l] *= dh[l] * (1 - z[l]);                                                                        \
+        GN__EACH by_r[l] *= by_n[l] * q[l];                                                                            \
+        GN__EACH x[l] = by_n[l] * r[l];                                                                                \
+        GN__EACH dh[l] *= z[l];                                                                                        \
+        gn__cell_back_put_##S(j, 0, b, u, n, by_r);                                                                    \
+        gn__cell_back_put_##S(j, 1, b, u, n, by_z);                                                                    \
+        gn__cell_back_put_##S(j, 2, b, u, n, by_n);                                                                    \
+        gn__cell_back_put_##S(j, 3, b, u, n, x);                                                                       \
+    }                                                                                                                  \
+    /* A GRU that resets first, pass by pass: r h; then n and z; then, from the gradient by r h, r. */                 \
+    GN__NOINLINE static void gn__cell_first_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) { \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, y[GN__CELL_WIDE] = { 0 },      \
+          h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 }, by_z[GN__CELL_WIDE] = { 0 },                          \
+          by_n[GN__CELL_WIDE] = { 0 }, *reset = GN__CELL_ROW(R, reset, b);                                             \
+        const R *state = GN__CELL_ROW(const R, state, b);                                                              \
+        bool ends = j->lengths && j->t >= j->lengths[b];                                                               \
+        if (!ends) gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, by_r);                                              \
+        gn__cell_state_##S(j, 3, 0, b, u, n, h);                                                                       \
+        if (j->resets) {                                                                                               \
+            GN__EACH reset[l] = ends ? 0 : r[l] * h[l];                                                                \
+            gn__cell_back_put_##S(j, 3, b, u, n, reset);                                                               \
+            return;                                                                                                    \
+        }                                                                                                              \
+        if (j->reset_gate) {                                                                                           \
+            GN__EACH by_r[l] *= ends ? 0 : state[l] * h[l];                                                            \
+            GN__EACH dh[l] += ends ? 0 : state[l] * r[l];                                                              \
+            gn__cell_back_put_##S(j, 0, b, u, n, by_r);                                                                \
+            return;                                                                                                    \
+        }                                                                                                              \
+        if (!ends) {                                                                                                   \
+            gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, by_z);                                                     \
+            gn__cell_gate_##S(j, 2, b, u, n, x, y);                                                                    \
+            GN__EACH x[l] += state[l];                                                                                 \
+            gn__cell_bend_##S(j, 1, x, y, by_n, n);                                                                    \
+            GN__EACH by_z[l] *= dh[l] * (h[l] - y[l]);                                                                 \
+            GN__EACH by_n[l] *= dh[l] * (1 - z[l]);                                                                    \
+            GN__EACH dh[l] *= z[l];                                                                                    \
+        }                                                                                                              \
+        gn__cell_back_put_##S(j, 1, b, u, n, by_z);                                                                    \
+        gn__cell_back_put_##S(j, 2, b, u, n, by_n);                                                                    \
+    }                                                                                                                  \
+    GN__NOINLINE static void gn__cell_lstm_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh,    \
+                                                    R *dc) {                                                           \
+        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, o[GN__CELL_WIDE] = { 0 },      \
+          c[GN__CELL_WIDE] = { 0 }, old[GN__CELL_WIDE] = { 0 }, by_i[GN__CELL_WIDE] = { 0 },                           \
+          by_f[GN__CELL_WIDE] = { 0 }, by_g[GN__CELL_WIDE] = { 0 }, by_o[GN__CELL_WIDE] = { 0 },                       \
+          bent[GN__CELL_WIDE] = { 0 }, by_c[GN__CELL_WIDE] = { 0 }, peep[3][GN__CELL_WIDE] = { { 0 } };                \
+        bool coupled = j->f.bits & GN__RECURRENT_COUPLED;                                                              \
+        for (int k = 0; k < 3; k++) gn__cell_peep_##S(j, k, u, n, peep[k]);                                            \
+        gn__cell_state_##S(j, 3, 1, b, u, n, old);                                                                     \
+        gn__cell_bent_##S(j, 0, b, u, n, peep[0], old, i, by_i);                                                       \
+        if (!coupled) gn__cell_bent_##S(j, 1, b, u, n, peep[2], old, f, by_f);                                         \
+        else GN__EACH f[l] = 1 - i[l];                                                                                 \
+        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, by_g);                                                         \
+        GN__EACH c[l] = f[l] * old[l] + i[l] * g[l];                                                                   \
+        gn__cell_bent_##S(j, 3, b, u, n, peep[1], c, o, by_o);                                                         \
+        gn__cell_bend_##S(j, 2, c, bent, by_c, n);                                                                     \
+        GN__EACH by_o[l] *= dh[l] * bent[l];                                                                           \
+        GN__EACH dc[l] += dh[l] * o[l] * by_c[l] + by_o[l] * peep[1][l];                                               \
+        GN__EACH by_i[l] *= dc[l] * (coupled ? g[l] - old[l] : g[l]);                                                  \
+        GN__EACH by_f[l] *= dc[l] * old[l];                                                                            \
+        GN__EACH by_g[l] *= dc[l] * i[l];                                                                              \
+        GN__EACH dc[l] = dc[l] * f[l] + by_i[l] * peep[0][l] + by_f[l] * peep[2][l];                                   \
+        GN__EACH dh[l] = 0;                                                                                            \
+        gn__cell_back_put_##S(j, 0, b, u, n, by_i);                                                                    \
+        gn__cell_back_put_##S(j, 1, b, u, n, by_f);                                                                    \
+        gn__cell_back_put_##S(j, 2, b, u, n, by_g);                                                                    \
+        gn__cell_back_put_##S(j, 3, b, u, n, by_o);                                                                    \
+    }                                                                                                                  \
+    GN__NOINLINE static void gn__cell_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {              \
+        R *dh = GN__CELL_ROW(R, h, b), *dc = GN__CELL_ROW(R, state, b), y[GN__CELL_WIDE] = { 0 },                      \
+          slope[GN__CELL_WIDE] = { 0 };                                                                                \
+        const R *more = GN__CELL_ROW(const R, more, b);                                                                \
+        bool first = j->f.bits & GN__RECURRENT_RESET_FIRST;                                                            \
+        if (j->resets || j->reset_gate) {                                                                              \
+            gn__cell_first_back_##S(j, b, u, n, dh);                                                                   \
+            return;                                                                                                    \
+        }                                                                                                              \
+        GN__EACH dh[l] += more[l];                                                                                     \
+        if (j->lengths && j->t >= j->lengths[b] && !first) {                                                           \
+            for (int g = 0; g < (j->f.gates == 1 ? 1 : 4); g++) gn__cell_back_put_##S(j, g, b, u, n, y);               \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (int s = 0; s < j->f.states && !(j->lengths && j->t >= j->lengths[b]); s++) {                              \
+            R *to = s ? dc : dh;                                                                                       \
+            gn__cell_state_##S(j, 4, s, b, u, n, y);                                                                   \
+            GN__EACH to[l] += y[l];                                                                                    \
+        }                                                                                                              \
+        if (j->f.gates == 4) gn__cell_lstm_back_##S(j, b, u, n, dh, dc);                                               \
+        if (j->f.gates == 3 && first) gn__cell_first_back_##S(j, b, u, n, dh);                                         \
+        else if (j->f.gates == 3) gn__cell_gru_back_##S(j, b, u, n, dh);                                               \
+        if (j->f.gates > 1) return;                                                                                    \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, slope);                                                        \
+        GN__EACH y[l] = dh[l] * slope[l];                                                                              \
+        GN__EACH dh[l] = 0;                                                                                            \
+        gn__cell_back_put_##S(j, 0, b, u, n, y);                                                                       \
     }
 GN__DEFINE_CELL_BACK(f32, float)
 GN__DEFINE_CELL_BACK(f64, double)
@@ -18508,12 +18547,21 @@ GN__COLD_BEGIN
 
 static gn_dtype gn__recurrent_compute(const gn__recurrent *j) { return j->c->out.dtype == GN_F64 ? GN_F64 : GN_F32; }
 
-/* to (B,n) = a (B,H) times n rows of r from `first` on; back: to (B,H) = a (B,G*H) times r. */
+/* to (B,n) = a (B,H) times n rows of r from `first` on. */
 static bool gn__recurrent_product(const gn__recurrent *j, char *to, const char *a, int64_t first, int64_t n) {
-    int64_t all = j->f.gates * j->f.H, bytes = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
+    int64_t bytes = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
     gn__gemm g = { .m = j->f.B, .n = n, .k = j->f.H, .a = a, .am = j->f.H, .ak = 1, .c = to };
     g.b = j->r + first * j->r_row * bytes, g.bk = j->r_column, g.bn = j->r_row;
-    if (j->back) g.n = j->f.H, g.k = g.am = all, g.bk = j->r_row, g.bn = j->r_column;
+    g.dtype = gn__recurrent_compute(j);
+    return gn__gemm_run(&g, j->c->pool);
+}
+
+/* to (B,H) = columns first to first + n of the gates' gradients (B,G*H) times those rows of r. */
+static bool gn__recurrent_product_back(const gn__recurrent *j, char *to, int64_t first, int64_t n) {
+    int64_t bytes = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
+    gn__gemm g = { .m = j->f.B, .n = j->f.H, .k = n, .am = j->f.gates * j->f.H, .ak = 1, .c = to };
+    g.a = j->gates + first * bytes;
+    g.b = j->r + first * j->r_row * bytes, g.bk = j->r_row, g.bn = j->r_column;
     g.dtype = gn__recurrent_compute(j);
     return gn__gemm_run(&g, j->c->pool);
 }
@@ -18585,6 +18633,24 @@ static bool gn__recurrent_way(gn__recurrent *j, char *room) {
     return ok;
 }
 
+static bool gn__recurrent_step_back(gn__recurrent *j) {
+    int64_t H = j->f.H, gates = j->f.gates * H;
+    if (!(j->f.bits & GN__RECURRENT_RESET_FIRST)) {
+        gn__recurrent_cells(j);
+        return gn__recurrent_product_back(j, j->more, 0, gates);
+    }
+    j->resets = true;
+    gn__recurrent_cells(j);
+    j->resets = false;
+    if (!gn__recurrent_product(j, j->state, j->reset, 2 * H, H)) return false;
+    gn__recurrent_cells(j);
+    if (!gn__recurrent_product_back(j, j->state, 2 * H, H)) return false;
+    j->reset_gate = true;
+    gn__recurrent_cells(j);
+    j->reset_gate = false;
+    return gn__recurrent_product_back(j, j->more, 0, 2 * H);
+}
+
 static bool gn__recurrent_way_back(gn__recurrent *j, char *room) {
     const gn__recurrent_form *f = &j->f;
     bool reverse = j->d == 1 || f->bits & GN__RECURRENT_REVERSE, ok = true;
@@ -18596,8 +18662,7 @@ static bool gn__recurrent_way_back(gn__recurrent *j, char *room) {
     memset(j->more, 0, (size_t)(f->B * f->H) * size);
     for (int64_t k = 0; k < f->T && ok && !gn__pool_stops(j->c->pool); k++) {
         j->t = reverse ? k : f->T - 1 - k;
-        gn__recurrent_cells(j);
-        ok = gn__recurrent_product(j, j->more, j->gates, 0, 0);
+        ok = gn__recurrent_step_back(j);
     }
     for (int64_t i = 0; i < f->B * f->H; i++)
         if (size == 8) ((double *)(void *)j->h)[i] += ((const double *)(const void *)j->more)[i];
@@ -18703,11 +18768,11 @@ static uint32_t gn__recurrent_peepholes(gn__grads *k, const gn__recurrent_form *
 
 static uint32_t gn__recurrent_back_of(gn__grads *k, const gn__recurrent_form *f, uint32_t before, uint32_t h) {
     int64_t attrs[GN__MAX_ATTRS], G = f->gates * f->H;
-    gn_shape bias = GN_SHAPE(f->D, 1, G), all = GN_SHAPE(f->D, f->T, f->B, G);
+    gn_shape bias = GN_SHAPE(f->D, 1, 1, G), all = GN_SHAPE(f->D, f->T, f->B, G);
     uint32_t q = gn__matmul_of(k, h, gn__transposed(k, k->x[1])), in[7] = { k->x[0], 0, k->x[1], before, k->gy };
-    int n = 5;
-    if (f->bias) q = gn__add(k, q, gn__reshape_of(k, k->x[f->bias], &bias));
+    int n = 5, biased = f->bits & GN__RECURRENT_RESET_FIRST ? 0 : 1; /* there q of n is made step by step */
     in[1] = gn__reshape_of(k, q, &all);
+    if (f->bias) in[biased] = gn__add(k, in[biased], gn__reshape_of(k, k->x[f->bias], &bias));
     if (f->lengths) in[n++] = k->x[f->lengths];
     if (f->peepholes) in[n++] = k->x[f->peepholes];
     memcpy(attrs, k->attrs, (size_t)k->n_attrs * sizeof *attrs);
@@ -18719,25 +18784,26 @@ static void gn__grad_recurrent(gn__grads *k) {
     gn__recurrent_form f = gn__recurrent_read(k->attrs, 2);
     gn_shape x = gn__x_shape(k, 0), r = gn__x_shape(k, 1), state;
     f.D = x.dims[0], f.T = x.dims[1], f.B = x.dims[2], f.H = r.dims[2];
-    if (f.bits & GN__RECURRENT_RESET_FIRST) {
-        uint32_t none = gn__failed_with(k->g, k->at, GN_OP_RECURRENT, GN_NO_GRADIENT,
-                                        "a GRU with reset_first has no gradient; one without it has");
-        for (int i = 0; i < k->n_in; i++) k->gx[i] = none;
-        return;
-    }
     int64_t H = f.H, G = f.gates * H;
-    gn_shape flat = GN_SHAPE(f.D, f.T * f.B, G);
+    bool resets = f.bits & GN__RECURRENT_RESET_FIRST;
+    gn_shape flat = GN_SHAPE(f.D, f.T * f.B, G), flat_h = GN_SHAPE(f.D, f.T * f.B, H);
     state = GN_SHAPE(f.D, f.B, H);
     uint32_t before = gn__recurrent_before(k, &f, 0);
     if (f.D > 1) before = gn__join_axis(k, before, gn__recurrent_before(k, &f, 1), 2);
     uint32_t h = gn__recurrent_rows(k, &f, before, 0), back = gn__recurrent_back_of(k, &f, before, h),
              steps = gn__cut_axis(k, back, 1, 0, f.T), end = gn__cut_axis(k, back, 1, f.T, f.T + 1);
     uint32_t gates = gn__cut_axis(k, steps, 3, 0, G), of_q = gates;
-    if (f.gates == 3)
+    if (f.gates == 3 && !resets)
         of_q = gn__join_axis(k, gn__cut_axis(k, steps, 3, 0, 2 * H), gn__cut_axis(k, steps, 3, G, G + H), 3);
     of_q = gn__reshape_of(k, of_q, &flat);
     k->gx[0] = gates;
-    if (k->need[1]) k->gx[1] = gn__matmul_of(k, gn__transposed(k, of_q), h);
+    if (k->need[1] && !resets) k->gx[1] = gn__matmul_of(k, gn__transposed(k, of_q), h);
+    if (k->need[1] && resets) { /* n's rows are by r h, which the step back leaves behind the gates */
+        uint32_t reset = gn__reshape_of(k, gn__cut_axis(k, steps, 3, G, G + H), &flat_h),
+                 rows = gn__matmul_of(k, gn__transposed(k, gn__cut_axis(k, of_q, 2, 0, 2 * H)), h),
+                 of_n = gn__matmul_of(k, gn__transposed(k, gn__cut_axis(k, of_q, 2, 2 * H, G)), reset);
+        k->gx[1] = gn__join_axis(k, rows, of_n, 1);
+    }
     if (f.bias) k->gx[f.bias] = gn__reduce_of(k, GN_OP_SUM, of_q, 2, false);
     if (f.h0) k->gx[f.h0] = gn__reshape_of(k, gn__cut_axis(k, end, 3, 0, H), &state);
     if (f.c0) k->gx[f.c0] = gn__reshape_of(k, gn__cut_axis(k, end, 3, H, 2 * H), &state);
