@@ -13624,7 +13624,7 @@ static void gn__conv_flatten(gn__windows *v) {
 /* ---- few filters of few channels, as where each channel has its own: channels are laid out so that what neighbouring
  * places meet lies side by side (an axis with a stride as so many pieces), and taps are added line by line ---- */
 
-enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 8, GN__NEAR_CHANNELS = 16 };
+enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 32, GN__NEAR_CHANNELS = 32, GN__NEAR_ONCE = 4 };
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
@@ -13677,6 +13677,37 @@ enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 8, GN__NEAR_CHANNELS = 16 };
             y[i] = acc;                                                                                      \
         }                                                                                                    \
     }
+#endif
+#if GN__X86
+/* The same of GN__NEAR_ONCE filters, `terms` apart, to lines `line` apart, V vectors of W floats at once: an element is
+   read once for all of them. Equal bits. */
+#define GN__DEFINE_NEAR_ONCE(S, attribute, W, V)                                                                      \
+    attribute static void gn__near_once_##S(float *y, const float *x, const int64_t *offset, const float *w,          \
+                                            int64_t taps, int64_t n, int64_t line) {                                  \
+        GN__CONTRACT                                                                                                  \
+        typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(sizeof(float)), may_alias));         \
+        for (int64_t i = 0; i < n; i += V * W)                                                                        \
+            for (int64_t t = 0; t < taps; t += GN__RUN) {                                                             \
+                vec run[GN__NEAR_ONCE][V];                                                                            \
+                int64_t end = GN__MIN(t + GN__RUN, taps);                                                             \
+                GN__UNROLL for (int f = 0; f < GN__NEAR_ONCE; f++) GN__UNROLL for (int v = 0; v < V; v++) run[f][v] = \
+                    (vec){ 0 };                                                                                       \
+                for (int64_t l = t; l < end; l++) {                                                                   \
+                    const float *from = x + offset[l] + i;                                                            \
+                    vec a[V];                                                                                         \
+                    GN__UNROLL for (int v = 0; v < V; v++) a[v] = *(const vec *)(from + v * W);                       \
+                    GN__UNROLL for (int f = 0; f < GN__NEAR_ONCE; f++) GN__UNROLL for (int v = 0; v < V; v++)         \
+                        run[f][v] += w[f * taps + l] * a[v];                                                          \
+                }                                                                                                     \
+                GN__UNROLL for (int f = 0; f < GN__NEAR_ONCE; f++) GN__UNROLL for (int v = 0; v < V; v++) {           \
+                    vec *to = (vec *)(y + f * line + i + v * W);                                                      \
+                    *to = (t ? *to : (vec){ 0 }) + run[f][v];                                                         \
+                }                                                                                                     \
+            }                                                                                                         \
+    }
+GN__DEFINE_NEAR_ONCE(f32_avx2, GN__TARGET_AVX2, 8, 2)
+GN__DEFINE_NEAR_ONCE(f32_avx512, GN__TARGET_AVX512, 16, 4)
+#undef GN__DEFINE_NEAR_ONCE
 #endif
 GN__DEFINE_NEAR(f32, , float, int32_t, GN__BASE_WIDTH)
 GN__DEFINE_NEAR(f64, , double, int64_t, (GN__BASE_WIDTH / 2))
@@ -13781,6 +13812,31 @@ static void gn__near_line(const gn__pool *pool, bool wide, void *y, const void *
     (void)isa;
 }
 
+/* How many filters gn__near_lines takes at once, where there are so many. */
+static int64_t gn__near_once(const gn__near *j) {
+    bool vectors = j->k->c->pool && j->k->c->pool->isa != GN__ISA_BASE;
+    return GN__X86 && vectors && j->k->win.x->dtype != GN_F64 && !j->k->pools ? GN__NEAR_ONCE : 1;
+}
+
+/* gn__near_line of `count` filters, 1 or GN__NEAR_ONCE; their results lie `line` apart. */
+static void gn__near_lines(const gn__near *j, char *y, const char *x, const char *w, int64_t n, int64_t line,
+                           int64_t count) {
+    const gn__conv *k = j->k;
+    const gn__pool *pool = k->c->pool;
+    int64_t taps = k->win.taps * k->channels;
+    if (count == 1) {
+        gn__near_line(pool, k->win.x->dtype == GN_F64, y, x, j->offset, w, taps, n);
+        return;
+    }
+#if GN__X86
+    float *to = (float *)(void *)y;
+    const float *from = (const float *)(const void *)x, *by = (const float *)(const void *)w;
+    if (pool->isa == GN__ISA_AVX512) gn__near_once_f32_avx512(to, from, j->offset, by, taps, n, line);
+    else gn__near_once_f32_avx2(to, from, j->offset, by, taps, n, line);
+#endif
+    (void)line;
+}
+
 /* Rows of a line, `pitch` apart, to where they lie in a row: f32 without a residual. */
 static void gn__near_plain(const gn__windows *v, float *y, int64_t row, const gn__place *p, int64_t rows,
                            int64_t pitch) {
@@ -13794,27 +13850,32 @@ static void gn__near_plain(const gn__windows *v, float *y, int64_t row, const gn
     for (int64_t r = 0; r < rows; r++, to += v->os[1], y += pitch) memcpy(to, y, (size_t)n * sizeof *y);
 }
 
-/* One filter of an image, whose channels are laid out at x; y: room for a line. */
+/* Rows of a line of a filter to the result; p: of the first. */
+static void gn__near_put(const gn__near *j, char *y, const gn__windows *v, int64_t row, gn__place p, int64_t rows) {
+    int64_t size = v->x->dtype == GN_F64 ? 8 : 4, pitch = gn__near_row(j), a = p.at[0], b = p.at[1];
+    bool plain = v->out->dtype == GN_F32 && !v->residual && v->os[2] == 1;
+    for (int64_t r = 0; r < rows && j->k->counts[0]; r++) gn__near_divide(j->k, y + r * pitch * size, a, b + r);
+    if (plain) gn__near_plain(v, (float *)(void *)y, row, &p, rows, pitch);
+    for (int64_t r = 0; r < rows && !plain; r++, p.at[1]++)
+        gn__windows_store_from(v, y + r * pitch * size, row, p, v->places[2]);
+}
+
+/* `count` filters of an image, whose channels are laid out at x; y: room for so many lines, `room` apart. */
 static void gn__near_filter(const gn__near *j, const char *x, char *y, const char *w, const gn__windows *v,
-                            int64_t image, int64_t row) {
+                            int64_t image, int64_t row, int64_t count, int64_t room) {
     int64_t taps = v->taps * j->k->channels, size = v->x->dtype == GN_F64 ? 8 : 4, pitch = gn__near_row(j),
             lines = j->line ? 1 : v->places[1], n = j->line ? j->line : v->places[2], rows = j->line ? v->places[1] : 1,
             plane = j->pieces[1] * j->length[1];
     const gn__pool *pool = j->k->c->pool;
     /* some milliseconds of work, then a look at the flag */
     int64_t piece = GN__MAX((1 << 22) / GN__MAX(taps, 1) / GN__NEAR_BLOCK, 1) * GN__NEAR_BLOCK;
-    bool plain = v->out->dtype == GN_F32 && !v->residual && v->os[2] == 1;
     for (int64_t a = 0; a < v->places[0]; a++)
         for (int64_t b = 0; b < lines && !gn__pool_stops(pool); b++) {
-            gn__place p = { image, { a, b, 0 } };
             const char *from = x + (a * plane + b) * pitch * size;
             for (int64_t i = 0; i < n && !gn__pool_stops(pool); i += piece)
-                gn__near_line(pool, size == 8, y + i * size, from + i * size, j->offset, w, taps,
-                              GN__MIN(piece, n - i));
-            for (int64_t r = 0; r < rows && j->k->counts[0]; r++) gn__near_divide(j->k, y + r * pitch * size, a, b + r);
-            if (plain) gn__near_plain(v, (float *)(void *)y, row, &p, rows, pitch);
-            for (int64_t r = 0; r < rows && !plain; r++, p.at[1]++)
-                gn__windows_store_from(v, y + r * pitch * size, row, p, v->places[2]);
+                gn__near_lines(j, y + i * size, from + i * size, w, GN__MIN(piece, n - i), room, count);
+            for (int64_t f = 0; f < count; f++)
+                gn__near_put(j, y + f * room * size, v, row + f, (gn__place){ image, { a, b, 0 } }, rows);
         }
 }
 
@@ -13824,15 +13885,16 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
     const gn_view *w = &k->c->in[k->c->n_in > 1];
     gn__windows v = k->win;
     int64_t size = w->dtype == GN_F64 ? 8 : 4, bytes = (int64_t)gn__bytes_of(w->dtype), terms = v.taps * k->channels,
-            line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK;
+            line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK, once = gn__near_once(j),
+            lines = GN__MIN(once, k->filters) * line;
     char *room =
-        (char *)gn__alloc_many((uint64_t)(k->channels * j->channel + 4 * GN__NEAR_BLOCK + line + k->filters * terms), 1,
-                               (size_t)size);
+        (char *)gn__alloc_many((uint64_t)(k->channels * j->channel + 4 * GN__NEAR_BLOCK + lines + k->filters * terms),
+                               1, (size_t)size);
     if (!room) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
-    char *y = room + (k->channels * j->channel + 4 * GN__NEAR_BLOCK) * size, *filters = y + line * size;
+    char *y = room + (k->channels * j->channel + 4 * GN__NEAR_BLOCK) * size, *filters = y + lines * size;
     for (int64_t i = begin; i < end && !gn__pool_stops(k->c->pool); i++) {
         int64_t image = i / k->groups, g = i % k->groups;
         const char *from = k->dense ? k->dense + g * k->filters * terms * bytes : w->p + g * k->filters * k->wm * bytes;
@@ -13843,7 +13905,10 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
             if (!k->pools) gn__windows_load(own, w->dtype, from + m * (k->dense ? terms : k->wm) * bytes, 1, terms);
             for (int64_t t = 0; t < terms && k->pools && size == 8; t++) ((double *)(void *)own)[t] = 1;
             for (int64_t t = 0; t < terms && k->pools && size == 4; t++) ((float *)(void *)own)[t] = 1;
-            gn__near_filter(j, room, y, k->largest ? NULL : own, &v, image, m);
+        }
+        for (int64_t m = 0, n; m < k->filters && !gn__pool_stops(k->c->pool); m += n) {
+            n = k->filters - m < once ? 1 : once;
+            gn__near_filter(j, room, y, k->largest ? NULL : filters + m * terms * size, &v, image, m, n, line);
         }
     }
     gn_free(room);
