@@ -1486,8 +1486,7 @@ typedef struct gn_recurrent_desc {
    is the state after step t, 0 where t is not below the row's length, and [T] the last state (that before the first
    step where the length is 0). gn_slice gives either without a copy. The states are rounded to the dtype after each
    step. NULL: all zero. No size may be 0. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT; a length
-   below 0 or above T is GN_INDEX_OUT_OF_RANGE at the read. Differentiable by all but lengths; a GRU with reset_first
-   is not. */
+   below 0 or above T is GN_INDEX_OUT_OF_RANGE at the read. Differentiable by all but lengths. */
 GN_API gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
                                  const gn_recurrent_desc *desc);
 #define gn_recurrent(...) gn_recurrent_at(GN_HERE, __VA_ARGS__)
@@ -13662,7 +13661,7 @@ static void gn__conv_flatten(gn__windows *v) {
 /* ---- few filters of few channels, as where each channel has its own: channels are laid out so that what neighbouring
  * places meet lies side by side (an axis with a stride as so many pieces), and taps are added line by line ---- */
 
-enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 8, GN__NEAR_CHANNELS = 16 };
+enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 32, GN__NEAR_CHANNELS = 32, GN__NEAR_ONCE = 4 };
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
@@ -13715,6 +13714,37 @@ enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 8, GN__NEAR_CHANNELS = 16 };
             y[i] = acc;                                                                                      \
         }                                                                                                    \
     }
+#endif
+#if GN__X86
+/* The same of GN__NEAR_ONCE filters, `terms` apart, to lines `line` apart, V vectors of W floats at once: an element is
+   read once for all of them. Equal bits. */
+#define GN__DEFINE_NEAR_ONCE(S, attribute, W, V)                                                                      \
+    attribute static void gn__near_once_##S(float *y, const float *x, const int64_t *offset, const float *w,          \
+                                            int64_t taps, int64_t n, int64_t line) {                                  \
+        GN__CONTRACT                                                                                                  \
+        typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(sizeof(float)), may_alias));         \
+        for (int64_t i = 0; i < n; i += V * W)                                                                        \
+            for (int64_t t = 0; t < taps; t += GN__RUN) {                                                             \
+                vec run[GN__NEAR_ONCE][V];                                                                            \
+                int64_t end = GN__MIN(t + GN__RUN, taps);                                                             \
+                GN__UNROLL for (int f = 0; f < GN__NEAR_ONCE; f++) GN__UNROLL for (int v = 0; v < V; v++) run[f][v] = \
+                    (vec){ 0 };                                                                                       \
+                for (int64_t l = t; l < end; l++) {                                                                   \
+                    const float *from = x + offset[l] + i;                                                            \
+                    vec a[V];                                                                                         \
+                    GN__UNROLL for (int v = 0; v < V; v++) a[v] = *(const vec *)(from + v * W);                       \
+                    GN__UNROLL for (int f = 0; f < GN__NEAR_ONCE; f++) GN__UNROLL for (int v = 0; v < V; v++)         \
+                        run[f][v] += w[f * taps + l] * a[v];                                                          \
+                }                                                                                                     \
+                GN__UNROLL for (int f = 0; f < GN__NEAR_ONCE; f++) GN__UNROLL for (int v = 0; v < V; v++) {           \
+                    vec *to = (vec *)(y + f * line + i + v * W);                                                      \
+                    *to = (t ? *to : (vec){ 0 }) + run[f][v];                                                         \
+                }                                                                                                     \
+            }                                                                                                         \
+    }
+GN__DEFINE_NEAR_ONCE(f32_avx2, GN__TARGET_AVX2, 8, 2)
+GN__DEFINE_NEAR_ONCE(f32_avx512, GN__TARGET_AVX512, 16, 4)
+#undef GN__DEFINE_NEAR_ONCE
 #endif
 GN__DEFINE_NEAR(f32, , float, int32_t, GN__BASE_WIDTH)
 GN__DEFINE_NEAR(f64, , double, int64_t, (GN__BASE_WIDTH / 2))
@@ -13819,6 +13849,31 @@ static void gn__near_line(const gn__pool *pool, bool wide, void *y, const void *
     (void)isa;
 }
 
+/* How many filters gn__near_lines takes at once, where there are so many. */
+static int64_t gn__near_once(const gn__near *j) {
+    bool vectors = j->k->c->pool && j->k->c->pool->isa != GN__ISA_BASE;
+    return GN__X86 && vectors && j->k->win.x->dtype != GN_F64 && !j->k->pools ? GN__NEAR_ONCE : 1;
+}
+
+/* gn__near_line of `count` filters, 1 or GN__NEAR_ONCE; their results lie `line` apart. */
+static void gn__near_lines(const gn__near *j, char *y, const char *x, const char *w, int64_t n, int64_t line,
+                           int64_t count) {
+    const gn__conv *k = j->k;
+    const gn__pool *pool = k->c->pool;
+    int64_t taps = k->win.taps * k->channels;
+    if (count == 1) {
+        gn__near_line(pool, k->win.x->dtype == GN_F64, y, x, j->offset, w, taps, n);
+        return;
+    }
+#if GN__X86
+    float *to = (float *)(void *)y;
+    const float *from = (const float *)(const void *)x, *by = (const float *)(const void *)w;
+    if (pool->isa == GN__ISA_AVX512) gn__near_once_f32_avx512(to, from, j->offset, by, taps, n, line);
+    else gn__near_once_f32_avx2(to, from, j->offset, by, taps, n, line);
+#endif
+    (void)line;
+}
+
 /* Rows of a line, `pitch` apart, to where they lie in a row: f32 without a residual. */
 static void gn__near_plain(const gn__windows *v, float *y, int64_t row, const gn__place *p, int64_t rows,
                            int64_t pitch) {
@@ -13832,27 +13887,32 @@ static void gn__near_plain(const gn__windows *v, float *y, int64_t row, const gn
     for (int64_t r = 0; r < rows; r++, to += v->os[1], y += pitch) memcpy(to, y, (size_t)n * sizeof *y);
 }
 
-/* One filter of an image, whose channels are laid out at x; y: room for a line. */
+/* Rows of a line of a filter to the result; p: of the first. */
+static void gn__near_put(const gn__near *j, char *y, const gn__windows *v, int64_t row, gn__place p, int64_t rows) {
+    int64_t size = v->x->dtype == GN_F64 ? 8 : 4, pitch = gn__near_row(j), a = p.at[0], b = p.at[1];
+    bool plain = v->out->dtype == GN_F32 && !v->residual && v->os[2] == 1;
+    for (int64_t r = 0; r < rows && j->k->counts[0]; r++) gn__near_divide(j->k, y + r * pitch * size, a, b + r);
+    if (plain) gn__near_plain(v, (float *)(void *)y, row, &p, rows, pitch);
+    for (int64_t r = 0; r < rows && !plain; r++, p.at[1]++)
+        gn__windows_store_from(v, y + r * pitch * size, row, p, v->places[2]);
+}
+
+/* `count` filters of an image, whose channels are laid out at x; y: room for so many lines, `room` apart. */
 static void gn__near_filter(const gn__near *j, const char *x, char *y, const char *w, const gn__windows *v,
-                            int64_t image, int64_t row) {
+                            int64_t image, int64_t row, int64_t count, int64_t room) {
     int64_t taps = v->taps * j->k->channels, size = v->x->dtype == GN_F64 ? 8 : 4, pitch = gn__near_row(j),
             lines = j->line ? 1 : v->places[1], n = j->line ? j->line : v->places[2], rows = j->line ? v->places[1] : 1,
             plane = j->pieces[1] * j->length[1];
     const gn__pool *pool = j->k->c->pool;
     /* some milliseconds of work, then a look at the flag */
     int64_t piece = GN__MAX((1 << 22) / GN__MAX(taps, 1) / GN__NEAR_BLOCK, 1) * GN__NEAR_BLOCK;
-    bool plain = v->out->dtype == GN_F32 && !v->residual && v->os[2] == 1;
     for (int64_t a = 0; a < v->places[0]; a++)
         for (int64_t b = 0; b < lines && !gn__pool_stops(pool); b++) {
-            gn__place p = { image, { a, b, 0 } };
             const char *from = x + (a * plane + b) * pitch * size;
             for (int64_t i = 0; i < n && !gn__pool_stops(pool); i += piece)
-                gn__near_line(pool, size == 8, y + i * size, from + i * size, j->offset, w, taps,
-                              GN__MIN(piece, n - i));
-            for (int64_t r = 0; r < rows && j->k->counts[0]; r++) gn__near_divide(j->k, y + r * pitch * size, a, b + r);
-            if (plain) gn__near_plain(v, (float *)(void *)y, row, &p, rows, pitch);
-            for (int64_t r = 0; r < rows && !plain; r++, p.at[1]++)
-                gn__windows_store_from(v, y + r * pitch * size, row, p, v->places[2]);
+                gn__near_lines(j, y + i * size, from + i * size, w, GN__MIN(piece, n - i), room, count);
+            for (int64_t f = 0; f < count; f++)
+                gn__near_put(j, y + f * room * size, v, row + f, (gn__place){ image, { a, b, 0 } }, rows);
         }
 }
 
@@ -13862,15 +13922,16 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
     const gn_view *w = &k->c->in[k->c->n_in > 1];
     gn__windows v = k->win;
     int64_t size = w->dtype == GN_F64 ? 8 : 4, bytes = (int64_t)gn__bytes_of(w->dtype), terms = v.taps * k->channels,
-            line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK;
+            line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK, once = gn__near_once(j),
+            lines = GN__MIN(once, k->filters) * line;
     char *room =
-        (char *)gn__alloc_many((uint64_t)(k->channels * j->channel + 4 * GN__NEAR_BLOCK + line + k->filters * terms), 1,
-                               (size_t)size);
+        (char *)gn__alloc_many((uint64_t)(k->channels * j->channel + 4 * GN__NEAR_BLOCK + lines + k->filters * terms),
+                               1, (size_t)size);
     if (!room) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
-    char *y = room + (k->channels * j->channel + 4 * GN__NEAR_BLOCK) * size, *filters = y + line * size;
+    char *y = room + (k->channels * j->channel + 4 * GN__NEAR_BLOCK) * size, *filters = y + lines * size;
     for (int64_t i = begin; i < end && !gn__pool_stops(k->c->pool); i++) {
         int64_t image = i / k->groups, g = i % k->groups;
         const char *from = k->dense ? k->dense + g * k->filters * terms * bytes : w->p + g * k->filters * k->wm * bytes;
@@ -13881,7 +13942,10 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
             if (!k->pools) gn__windows_load(own, w->dtype, from + m * (k->dense ? terms : k->wm) * bytes, 1, terms);
             for (int64_t t = 0; t < terms && k->pools && size == 8; t++) ((double *)(void *)own)[t] = 1;
             for (int64_t t = 0; t < terms && k->pools && size == 4; t++) ((float *)(void *)own)[t] = 1;
-            gn__near_filter(j, room, y, k->largest ? NULL : own, &v, image, m);
+        }
+        for (int64_t m = 0, n; m < k->filters && !gn__pool_stops(k->c->pool); m += n) {
+            n = k->filters - m < once ? 1 : once;
+            gn__near_filter(j, room, y, k->largest ? NULL : filters + m * terms * size, &v, image, m, n, line);
         }
     }
     gn_free(room);
@@ -18205,8 +18269,8 @@ static gn_result gn__infer_recurrent(const gn__infer_call *c) {
 static int64_t gn__recurrent_width(const gn__recurrent_form *f) { return f->gates == 1 ? f->H : 4 * f->H; }
 
 static gn_result gn__infer_recurrent_back(const gn__infer_call *c) {
-    gn_result e = gn__recurrent_check(c, GN__RECURRENT_REVERSE | GN__RECURRENT_ONNX | GN__RECURRENT_COUPLED |
-                                             GN__RECURRENT_LENGTHS | GN__RECURRENT_PEEPHOLES);
+    gn_result e = gn__recurrent_check(c, GN__RECURRENT_REVERSE | GN__RECURRENT_ONNX | GN__RECURRENT_RESET_FIRST |
+                                             GN__RECURRENT_COUPLED | GN__RECURRENT_LENGTHS | GN__RECURRENT_PEEPHOLES);
     if (e != GN_OK) return e;
     gn__recurrent_form f = gn__recurrent_read(c->attrs, 5);
     e = gn__recurrent_infer(c, 2, &f);
@@ -18235,11 +18299,13 @@ typedef struct gn__recurrent {
     const gn__call *c;
     gn__recurrent_form f;
     bool back, resets;       /* resets: the pass of a GRU that makes r h */
+    bool reset_gate;         /* the last pass back of such a GRU: the gradient of r, from that of r h */
     int64_t d, t;            /* direction and step */
     int64_t *lengths;        /* of all rows; NULL: T */
     const char *r;           /* (G*H,H) of the direction, of the compute type */
     int64_t r_row, r_column; /* its strides */
-    char *h, *state;         /* (B,H): h and c of the compute type; back: the gradients by them */
+    char *h, *state;         /* (B,H): h and c of the compute type; back: the gradients by them; of a GRU that resets
+                                first `state` is q of n, then the gradient by r h */
     char *gates;             /* (B,G*H): q; back: the gradients of q */
     char *more;              /* (B,H): q of n where r h comes first; back: what the gates' gradients add to h's */
     char *reset;             /* (B,H): r h */
@@ -18428,92 +18494,130 @@ GN__DEFINE_CELLS(f64, double)
 #undef GN__DEFINE_CELLS
 
 /* One step back: dh is the gradient by h after the step, and becomes what of it reaches h before the step directly. */
-#define GN__DEFINE_CELL_BACK(S, R)                                                                                    \
-    GN__NOINLINE static void gn__cell_state_##S(const gn__recurrent *j, int input, int64_t state, int64_t b,          \
-                                                int64_t u, int64_t n, R *to) {                                        \
-        int64_t at[5] = { state, j->t, j->d, b, u };                                                                  \
-        gn__cell_read_##S(j, input, at, n, to);                                                                       \
-    }                                                                                                                 \
-    /* The gradient of a gate: in the result, and where the product with r takes it from. */                          \
-    GN__NOINLINE static void gn__cell_back_put_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n,    \
-                                                   const R *y) {                                                      \
-        const gn__recurrent_form *f = &j->f;                                                                          \
-        int64_t column = (g < f->gates ? f->place[g] : g) * f->H + u, row = (j->d * (f->T + 1) + j->t) * f->B + b;    \
-        gn__store_##S(y, j->c->out.dtype,                                                                             \
-                      j->c->out.p + (row * gn__recurrent_width(f) + column) * (int64_t)gn__bytes_of(j->c->out.dtype), \
-                      1, n);                                                                                          \
-        if (g == 3 && f->gates == 3) column = f->place[2] * f->H + u; /* of a GRU's n: that of q */                   \
-        memcpy((R *)(void *)j->gates + b * f->gates * f->H + column, y, (size_t)n * sizeof *y);                       \
-    }                                                                                                                 \
-    GN__NOINLINE static void gn__cell_gru_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) {  \
-        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },     \
-          y[GN__CELL_WIDE] = { 0 }, h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 },                            \
-          by_z[GN__CELL_WIDE] = { 0 }, by_n[GN__CELL_WIDE] = { 0 };                                                   \
-        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, by_r);                                                        \
-        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, by_z);                                                        \
-        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                       \
-        GN__EACH x[l] += r[l] * q[l];                                                                                 \
-        gn__cell_bend_##S(j, 1, x, y, by_n, n);                                                                       \
-        gn__cell_state_##S(j, 3, 0, b, u, n, h);                                                                      \
-        GN__EACH by_z[l] *= dh[l] * (h[l] - y[l]);                                                                    \
-        GN__EACH by_n[l] *= dh[l] * (1 - z[l]);                                                                       \
-        GN__EACH by_r[l] *= by_n[l] * q[l];                                                                           \
-        GN__EACH x[l] = by_n[l] * r[l];                                                                               \
-        GN__EACH dh[l] *= z[l];                                                                                       \
-        gn__cell_back_put_##S(j, 0, b, u, n, by_r);                                                                   \
-        gn__cell_back_put_##S(j, 1, b, u, n, by_z);                                                                   \
-        gn__cell_back_put_##S(j, 2, b, u, n, by_n);                                                                   \
-        gn__cell_back_put_##S(j, 3, b, u, n, x);                                                                      \
-    }                                                                                                                 \
-    GN__NOINLINE static void gn__cell_lstm_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh,   \
-                                                    R *dc) {                                                          \
-        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, o[GN__CELL_WIDE] = { 0 },     \
-          c[GN__CELL_WIDE] = { 0 }, old[GN__CELL_WIDE] = { 0 }, by_i[GN__CELL_WIDE] = { 0 },                          \
-          by_f[GN__CELL_WIDE] = { 0 }, by_g[GN__CELL_WIDE] = { 0 }, by_o[GN__CELL_WIDE] = { 0 },                      \
-          bent[GN__CELL_WIDE] = { 0 }, by_c[GN__CELL_WIDE] = { 0 }, peep[3][GN__CELL_WIDE] = { { 0 } };               \
-        bool coupled = j->f.bits & GN__RECURRENT_COUPLED;                                                             \
-        for (int k = 0; k < 3; k++) gn__cell_peep_##S(j, k, u, n, peep[k]);                                           \
-        gn__cell_state_##S(j, 3, 1, b, u, n, old);                                                                    \
-        gn__cell_bent_##S(j, 0, b, u, n, peep[0], old, i, by_i);                                                      \
-        if (!coupled) gn__cell_bent_##S(j, 1, b, u, n, peep[2], old, f, by_f);                                        \
-        else GN__EACH f[l] = 1 - i[l];                                                                                \
-        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, by_g);                                                        \
-        GN__EACH c[l] = f[l] * old[l] + i[l] * g[l];                                                                  \
-        gn__cell_bent_##S(j, 3, b, u, n, peep[1], c, o, by_o);                                                        \
-        gn__cell_bend_##S(j, 2, c, bent, by_c, n);                                                                    \
-        GN__EACH by_o[l] *= dh[l] * bent[l];                                                                          \
-        GN__EACH dc[l] += dh[l] * o[l] * by_c[l] + by_o[l] * peep[1][l];                                              \
-        GN__EACH by_i[l] *= dc[l] * (coupled ? g[l] - old[l] : g[l]);                                                 \
-        GN__EACH by_f[l] *= dc[l] * old[l];                                                                           \
-        GN__EACH by_g[l] *= dc[l] * i[l];                                                                             \
-        GN__EACH dc[l] = dc[l] * f[l] + by_i[l] * peep[0][l] + by_f[l] * peep[2][l];                                  \
-        GN__EACH dh[l] = 0;                                                                                           \
-        gn__cell_back_put_##S(j, 0, b, u, n, by_i);                                                                   \
-        gn__cell_back_put_##S(j, 1, b, u, n, by_f);                                                                   \
-        gn__cell_back_put_##S(j, 2, b, u, n, by_g);                                                                   \
-        gn__cell_back_put_##S(j, 3, b, u, n, by_o);                                                                   \
-    }                                                                                                                 \
-    GN__NOINLINE static void gn__cell_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {             \
-        R *dh = GN__CELL_ROW(R, h, b), *dc = GN__CELL_ROW(R, state, b), y[GN__CELL_WIDE] = { 0 },                     \
-          slope[GN__CELL_WIDE] = { 0 };                                                                               \
-        const R *more = GN__CELL_ROW(const R, more, b);                                                               \
-        GN__EACH dh[l] += more[l];                                                                                    \
-        if (j->lengths && j->t >= j->lengths[b]) {                                                                    \
-            for (int g = 0; g < (j->f.gates == 1 ? 1 : 4); g++) gn__cell_back_put_##S(j, g, b, u, n, y);              \
-            return;                                                                                                   \
-        }                                                                                                             \
-        for (int s = 0; s < j->f.states; s++) {                                                                       \
-            R *to = s ? dc : dh;                                                                                      \
-            gn__cell_state_##S(j, 4, s, b, u, n, y);                                                                  \
-            GN__EACH to[l] += y[l];                                                                                   \
-        }                                                                                                             \
-        if (j->f.gates == 4) gn__cell_lstm_back_##S(j, b, u, n, dh, dc);                                              \
-        if (j->f.gates == 3) gn__cell_gru_back_##S(j, b, u, n, dh);                                                   \
-        if (j->f.gates > 1) return;                                                                                   \
-        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, slope);                                                       \
-        GN__EACH y[l] = dh[l] * slope[l];                                                                             \
-        GN__EACH dh[l] = 0;                                                                                           \
-        gn__cell_back_put_##S(j, 0, b, u, n, y);                                                                      \
+#define GN__DEFINE_CELL_BACK(S, R)                                                                                     \
+    GN__NOINLINE static void gn__cell_state_##S(const gn__recurrent *j, int input, int64_t state, int64_t b,           \
+                                                int64_t u, int64_t n, R *to) {                                         \
+        int64_t at[5] = { state, j->t, j->d, b, u };                                                                   \
+        gn__cell_read_##S(j, input, at, n, to);                                                                        \
+    }                                                                                                                  \
+    /* The gradient of a gate: in the result, and where the product with r takes it from. */                           \
+    GN__NOINLINE static void gn__cell_back_put_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n,     \
+                                                   const R *y) {                                                       \
+        const gn__recurrent_form *f = &j->f;                                                                           \
+        int64_t column = (g < f->gates ? f->place[g] : g) * f->H + u, row = (j->d * (f->T + 1) + j->t) * f->B + b;     \
+        gn__store_##S(y, j->c->out.dtype,                                                                              \
+                      j->c->out.p + (row * gn__recurrent_width(f) + column) * (int64_t)gn__bytes_of(j->c->out.dtype),  \
+                      1, n);                                                                                           \
+        if (g == 3 && f->gates == 3) column = f->place[2] * f->H + u; /* of a GRU's n: that of q */                    \
+        memcpy((R *)(void *)j->gates + b * f->gates * f->H + column, y, (size_t)n * sizeof *y);                        \
+    }                                                                                                                  \
+    GN__NOINLINE static void gn__cell_gru_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) {   \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },      \
+          y[GN__CELL_WIDE] = { 0 }, h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 },                             \
+          by_z[GN__CELL_WIDE] = { 0 }, by_n[GN__CELL_WIDE] = { 0 };                                                    \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, by_r);                                                         \
+        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, by_z);                                                         \
+        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                        \
+        GN__EACH x[l] += r[l] * q[l];                                                                                  \
+        gn__cell_bend_##S(j, 1, x, y, by_n, n);                                                                        \
+        gn__cell_state_##S(j, 3, 0, b, u, n, h);                                                                       \
+        GN__EACH by_z[l] *= dh[l] * (h[l] - y[l]);                                                                     \
+        GN__EACH by_n[l] *= dh[l] * (1 - z[l]);                                                                        \
+        GN__EACH by_r[l] *= by_n[l] * q[l];                                                                            \
+        GN__EACH x[l] = by_n[l] * r[l];                                                                                \
+        GN__EACH dh[l] *= z[l];                                                                                        \
+        gn__cell_back_put_##S(j, 0, b, u, n, by_r);                                                                    \
+        gn__cell_back_put_##S(j, 1, b, u, n, by_z);                                                                    \
+        gn__cell_back_put_##S(j, 2, b, u, n, by_n);                                                                    \
+        gn__cell_back_put_##S(j, 3, b, u, n, x);                                                                       \
+    }                                                                                                                  \
+    /* A GRU that resets first, pass by pass: r h; then n and z; then, from the gradient by r h, r. */                 \
+    GN__NOINLINE static void gn__cell_first_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) { \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, y[GN__CELL_WIDE] = { 0 },      \
+          h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 }, by_z[GN__CELL_WIDE] = { 0 },                          \
+          by_n[GN__CELL_WIDE] = { 0 }, *reset = GN__CELL_ROW(R, reset, b);                                             \
+        const R *state = GN__CELL_ROW(const R, state, b);                                                              \
+        bool ends = j->lengths && j->t >= j->lengths[b];                                                               \
+        if (!ends) gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, by_r);                                              \
+        gn__cell_state_##S(j, 3, 0, b, u, n, h);                                                                       \
+        if (j->resets) {                                                                                               \
+            GN__EACH reset[l] = ends ? 0 : r[l] * h[l];                                                                \
+            gn__cell_back_put_##S(j, 3, b, u, n, reset);                                                               \
+            return;                                                                                                    \
+        }                                                                                                              \
+        if (j->reset_gate) {                                                                                           \
+            GN__EACH by_r[l] *= ends ? 0 : state[l] * h[l];                                                            \
+            GN__EACH dh[l] += ends ? 0 : state[l] * r[l];                                                              \
+            gn__cell_back_put_##S(j, 0, b, u, n, by_r);                                                                \
+            return;                                                                                                    \
+        }                                                                                                              \
+        if (!ends) {                                                                                                   \
+            gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, by_z);                                                     \
+            gn__cell_gate_##S(j, 2, b, u, n, x, y);                                                                    \
+            GN__EACH x[l] += state[l];                                                                                 \
+            gn__cell_bend_##S(j, 1, x, y, by_n, n);                                                                    \
+            GN__EACH by_z[l] *= dh[l] * (h[l] - y[l]);                                                                 \
+            GN__EACH by_n[l] *= dh[l] * (1 - z[l]);                                                                    \
+            GN__EACH dh[l] *= z[l];                                                                                    \
+        }                                                                                                              \
+        gn__cell_back_put_##S(j, 1, b, u, n, by_z);                                                                    \
+        gn__cell_back_put_##S(j, 2, b, u, n, by_n);                                                                    \
+    }                                                                                                                  \
+    GN__NOINLINE static void gn__cell_lstm_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh,    \
+                                                    R *dc) {                                                           \
+        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, o[GN__CELL_WIDE] = { 0 },      \
+          c[GN__CELL_WIDE] = { 0 }, old[GN__CELL_WIDE] = { 0 }, by_i[GN__CELL_WIDE] = { 0 },                           \
+          by_f[GN__CELL_WIDE] = { 0 }, by_g[GN__CELL_WIDE] = { 0 }, by_o[GN__CELL_WIDE] = { 0 },                       \
+          bent[GN__CELL_WIDE] = { 0 }, by_c[GN__CELL_WIDE] = { 0 }, peep[3][GN__CELL_WIDE] = { { 0 } };                \
+        bool coupled = j->f.bits & GN__RECURRENT_COUPLED;                                                              \
+        for (int k = 0; k < 3; k++) gn__cell_peep_##S(j, k, u, n, peep[k]);                                            \
+        gn__cell_state_##S(j, 3, 1, b, u, n, old);                                                                     \
+        gn__cell_bent_##S(j, 0, b, u, n, peep[0], old, i, by_i);                                                       \
+        if (!coupled) gn__cell_bent_##S(j, 1, b, u, n, peep[2], old, f, by_f);                                         \
+        else GN__EACH f[l] = 1 - i[l];                                                                                 \
+        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, by_g);                                                         \
+        GN__EACH c[l] = f[l] * old[l] + i[l] * g[l];                                                                   \
+        gn__cell_bent_##S(j, 3, b, u, n, peep[1], c, o, by_o);                                                         \
+        gn__cell_bend_##S(j, 2, c, bent, by_c, n);                                                                     \
+        GN__EACH by_o[l] *= dh[l] * bent[l];                                                                           \
+        GN__EACH dc[l] += dh[l] * o[l] * by_c[l] + by_o[l] * peep[1][l];                                               \
+        GN__EACH by_i[l] *= dc[l] * (coupled ? g[l] - old[l] : g[l]);                                                  \
+        GN__EACH by_f[l] *= dc[l] * old[l];                                                                            \
+        GN__EACH by_g[l] *= dc[l] * i[l];                                                                              \
+        GN__EACH dc[l] = dc[l] * f[l] + by_i[l] * peep[0][l] + by_f[l] * peep[2][l];                                   \
+        GN__EACH dh[l] = 0;                                                                                            \
+        gn__cell_back_put_##S(j, 0, b, u, n, by_i);                                                                    \
+        gn__cell_back_put_##S(j, 1, b, u, n, by_f);                                                                    \
+        gn__cell_back_put_##S(j, 2, b, u, n, by_g);                                                                    \
+        gn__cell_back_put_##S(j, 3, b, u, n, by_o);                                                                    \
+    }                                                                                                                  \
+    GN__NOINLINE static void gn__cell_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {              \
+        R *dh = GN__CELL_ROW(R, h, b), *dc = GN__CELL_ROW(R, state, b), y[GN__CELL_WIDE] = { 0 },                      \
+          slope[GN__CELL_WIDE] = { 0 };                                                                                \
+        const R *more = GN__CELL_ROW(const R, more, b);                                                                \
+        bool first = j->f.bits & GN__RECURRENT_RESET_FIRST;                                                            \
+        if (j->resets || j->reset_gate) {                                                                              \
+            gn__cell_first_back_##S(j, b, u, n, dh);                                                                   \
+            return;                                                                                                    \
+        }                                                                                                              \
+        GN__EACH dh[l] += more[l];                                                                                     \
+        if (j->lengths && j->t >= j->lengths[b] && !first) {                                                           \
+            for (int g = 0; g < (j->f.gates == 1 ? 1 : 4); g++) gn__cell_back_put_##S(j, g, b, u, n, y);               \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (int s = 0; s < j->f.states && !(j->lengths && j->t >= j->lengths[b]); s++) {                              \
+            R *to = s ? dc : dh;                                                                                       \
+            gn__cell_state_##S(j, 4, s, b, u, n, y);                                                                   \
+            GN__EACH to[l] += y[l];                                                                                    \
+        }                                                                                                              \
+        if (j->f.gates == 4) gn__cell_lstm_back_##S(j, b, u, n, dh, dc);                                               \
+        if (j->f.gates == 3 && first) gn__cell_first_back_##S(j, b, u, n, dh);                                         \
+        else if (j->f.gates == 3) gn__cell_gru_back_##S(j, b, u, n, dh);                                               \
+        if (j->f.gates > 1) return;                                                                                    \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, slope);                                                        \
+        GN__EACH y[l] = dh[l] * slope[l];                                                                              \
+        GN__EACH dh[l] = 0;                                                                                            \
+        gn__cell_back_put_##S(j, 0, b, u, n, y);                                                                       \
     }
 GN__DEFINE_CELL_BACK(f32, float)
 GN__DEFINE_CELL_BACK(f64, double)
@@ -18545,12 +18649,21 @@ GN__COLD_BEGIN
 
 static gn_dtype gn__recurrent_compute(const gn__recurrent *j) { return j->c->out.dtype == GN_F64 ? GN_F64 : GN_F32; }
 
-/* to (B,n) = a (B,H) times n rows of r from `first` on; back: to (B,H) = a (B,G*H) times r. */
+/* to (B,n) = a (B,H) times n rows of r from `first` on. */
 static bool gn__recurrent_product(const gn__recurrent *j, char *to, const char *a, int64_t first, int64_t n) {
-    int64_t all = j->f.gates * j->f.H, bytes = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
+    int64_t bytes = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
     gn__gemm g = { .m = j->f.B, .n = n, .k = j->f.H, .a = a, .am = j->f.H, .ak = 1, .c = to };
     g.b = j->r + first * j->r_row * bytes, g.bk = j->r_column, g.bn = j->r_row;
-    if (j->back) g.n = j->f.H, g.k = g.am = all, g.bk = j->r_row, g.bn = j->r_column;
+    g.dtype = gn__recurrent_compute(j);
+    return gn__gemm_run(&g, j->c->pool);
+}
+
+/* to (B,H) = columns first to first + n of the gates' gradients (B,G*H) times those rows of r. */
+static bool gn__recurrent_product_back(const gn__recurrent *j, char *to, int64_t first, int64_t n) {
+    int64_t bytes = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
+    gn__gemm g = { .m = j->f.B, .n = j->f.H, .k = n, .am = j->f.gates * j->f.H, .ak = 1, .c = to };
+    g.a = j->gates + first * bytes;
+    g.b = j->r + first * j->r_row * bytes, g.bk = j->r_row, g.bn = j->r_column;
     g.dtype = gn__recurrent_compute(j);
     return gn__gemm_run(&g, j->c->pool);
 }
@@ -18622,6 +18735,24 @@ static bool gn__recurrent_way(gn__recurrent *j, char *room) {
     return ok;
 }
 
+static bool gn__recurrent_step_back(gn__recurrent *j) {
+    int64_t H = j->f.H, gates = j->f.gates * H;
+    if (!(j->f.bits & GN__RECURRENT_RESET_FIRST)) {
+        gn__recurrent_cells(j);
+        return gn__recurrent_product_back(j, j->more, 0, gates);
+    }
+    j->resets = true;
+    gn__recurrent_cells(j);
+    j->resets = false;
+    if (!gn__recurrent_product(j, j->state, j->reset, 2 * H, H)) return false;
+    gn__recurrent_cells(j);
+    if (!gn__recurrent_product_back(j, j->state, 2 * H, H)) return false;
+    j->reset_gate = true;
+    gn__recurrent_cells(j);
+    j->reset_gate = false;
+    return gn__recurrent_product_back(j, j->more, 0, 2 * H);
+}
+
 static bool gn__recurrent_way_back(gn__recurrent *j, char *room) {
     const gn__recurrent_form *f = &j->f;
     bool reverse = j->d == 1 || f->bits & GN__RECURRENT_REVERSE, ok = true;
@@ -18633,8 +18764,7 @@ static bool gn__recurrent_way_back(gn__recurrent *j, char *room) {
     memset(j->more, 0, (size_t)(f->B * f->H) * size);
     for (int64_t k = 0; k < f->T && ok && !gn__pool_stops(j->c->pool); k++) {
         j->t = reverse ? k : f->T - 1 - k;
-        gn__recurrent_cells(j);
-        ok = gn__recurrent_product(j, j->more, j->gates, 0, 0);
+        ok = gn__recurrent_step_back(j);
     }
     for (int64_t i = 0; i < f->B * f->H; i++)
         if (size == 8) ((double *)(void *)j->h)[i] += ((const double *)(const void *)j->more)[i];
@@ -18740,11 +18870,11 @@ static uint32_t gn__recurrent_peepholes(gn__grads *k, const gn__recurrent_form *
 
 static uint32_t gn__recurrent_back_of(gn__grads *k, const gn__recurrent_form *f, uint32_t before, uint32_t h) {
     int64_t attrs[GN__MAX_ATTRS], G = f->gates * f->H;
-    gn_shape bias = GN_SHAPE(f->D, 1, G), all = GN_SHAPE(f->D, f->T, f->B, G);
+    gn_shape bias = GN_SHAPE(f->D, 1, 1, G), all = GN_SHAPE(f->D, f->T, f->B, G);
     uint32_t q = gn__matmul_of(k, h, gn__transposed(k, k->x[1])), in[7] = { k->x[0], 0, k->x[1], before, k->gy };
-    int n = 5;
-    if (f->bias) q = gn__add(k, q, gn__reshape_of(k, k->x[f->bias], &bias));
+    int n = 5, biased = f->bits & GN__RECURRENT_RESET_FIRST ? 0 : 1; /* there q of n is made step by step */
     in[1] = gn__reshape_of(k, q, &all);
+    if (f->bias) in[biased] = gn__add(k, in[biased], gn__reshape_of(k, k->x[f->bias], &bias));
     if (f->lengths) in[n++] = k->x[f->lengths];
     if (f->peepholes) in[n++] = k->x[f->peepholes];
     memcpy(attrs, k->attrs, (size_t)k->n_attrs * sizeof *attrs);
@@ -18756,25 +18886,26 @@ static void gn__grad_recurrent(gn__grads *k) {
     gn__recurrent_form f = gn__recurrent_read(k->attrs, 2);
     gn_shape x = gn__x_shape(k, 0), r = gn__x_shape(k, 1), state;
     f.D = x.dims[0], f.T = x.dims[1], f.B = x.dims[2], f.H = r.dims[2];
-    if (f.bits & GN__RECURRENT_RESET_FIRST) {
-        uint32_t none = gn__failed_with(k->g, k->at, GN_OP_RECURRENT, GN_NO_GRADIENT,
-                                        "a GRU with reset_first has no gradient; one without it has");
-        for (int i = 0; i < k->n_in; i++) k->gx[i] = none;
-        return;
-    }
     int64_t H = f.H, G = f.gates * H;
-    gn_shape flat = GN_SHAPE(f.D, f.T * f.B, G);
+    bool resets = f.bits & GN__RECURRENT_RESET_FIRST;
+    gn_shape flat = GN_SHAPE(f.D, f.T * f.B, G), flat_h = GN_SHAPE(f.D, f.T * f.B, H);
     state = GN_SHAPE(f.D, f.B, H);
     uint32_t before = gn__recurrent_before(k, &f, 0);
     if (f.D > 1) before = gn__join_axis(k, before, gn__recurrent_before(k, &f, 1), 2);
     uint32_t h = gn__recurrent_rows(k, &f, before, 0), back = gn__recurrent_back_of(k, &f, before, h),
              steps = gn__cut_axis(k, back, 1, 0, f.T), end = gn__cut_axis(k, back, 1, f.T, f.T + 1);
     uint32_t gates = gn__cut_axis(k, steps, 3, 0, G), of_q = gates;
-    if (f.gates == 3)
+    if (f.gates == 3 && !resets)
         of_q = gn__join_axis(k, gn__cut_axis(k, steps, 3, 0, 2 * H), gn__cut_axis(k, steps, 3, G, G + H), 3);
     of_q = gn__reshape_of(k, of_q, &flat);
     k->gx[0] = gates;
-    if (k->need[1]) k->gx[1] = gn__matmul_of(k, gn__transposed(k, of_q), h);
+    if (k->need[1] && !resets) k->gx[1] = gn__matmul_of(k, gn__transposed(k, of_q), h);
+    if (k->need[1] && resets) { /* n's rows are by r h, which the step back leaves behind the gates */
+        uint32_t reset = gn__reshape_of(k, gn__cut_axis(k, steps, 3, G, G + H), &flat_h),
+                 rows = gn__matmul_of(k, gn__transposed(k, gn__cut_axis(k, of_q, 2, 0, 2 * H)), h),
+                 of_n = gn__matmul_of(k, gn__transposed(k, gn__cut_axis(k, of_q, 2, 2 * H, G)), reset);
+        k->gx[1] = gn__join_axis(k, rows, of_n, 1);
+    }
     if (f.bias) k->gx[f.bias] = gn__reduce_of(k, GN_OP_SUM, of_q, 2, false);
     if (f.h0) k->gx[f.h0] = gn__reshape_of(k, gn__cut_axis(k, end, 3, 0, H), &state);
     if (f.c0) k->gx[f.c0] = gn__reshape_of(k, gn__cut_axis(k, end, 3, H, 2 * H), &state);

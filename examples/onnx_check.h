@@ -208,7 +208,7 @@ static inline void oc_say(const char *what, int passed, int tests) {
     printf("%s: %d of %d (%.1f %%)\n", what, passed, tests, tests ? 100.0 * passed / tests : 0);
 }
 
-/* A folder of one test, or of folders of tests. True when all passed. */
+/* A folder of one test, or of folders of tests. True when there are some and all passed. */
 static inline bool oc_check(gn_ctx *g, const char *folder) {
     char path[4096];
     struct stat st;
@@ -226,6 +226,7 @@ static inline bool oc_check(gn_ctx *g, const char *folder) {
         free(entries[i]);
     }
     free(entries);
+    if (!t.tests[0] && !t.tests[1]) return fprintf(stderr, "%s: no folder in it has a model.onnx\n", folder), false;
     oc_say("node tests whose types exist here", t.typed_passed[0], t.typed[0]);
     oc_say("all node tests", t.passed[0], t.tests[0]);
     oc_say("expanded functions whose types exist here", t.typed_passed[1], t.typed[1]);

@@ -32,7 +32,7 @@ static const struct {
                  { "<u2", ONNX_UINT16 }, { "<u4", ONNX_UINT32 }, { "<u8", ONNX_UINT64 },  { "|b1", ONNX_BOOL } };
 
 static inline bool of_fail(char *error, const char *path, const char *why) {
-    snprintf(error, ONNX_ERROR, "%.500s: %s", path, why);
+    snprintf(error, ONNX_ERROR, "%.350s: %.400s", path, why);
     return false;
 }
 
@@ -104,6 +104,9 @@ static inline bool of_load(const char *path, onnx_tensor *t, uint8_t **out_owner
     if (!data)
         return of_fail(error, path, errno ? strerror(errno) : "the file is larger than 2 GiB, or cannot be read");
     if (n > 4 && !strcmp(path + n - 4, ".npy")) return of_parse_npy(path, data, size, t, error);
-    return onnx_parse_tensor((onnx_span){ data, data + size }, t, error);
+    if (onnx_parse_tensor((onnx_span){ data, data + size }, t, error)) return true;
+    char why[ONNX_ERROR];
+    memcpy(why, error, sizeof why);
+    return of_fail(error, path, why);
 }
 #endif

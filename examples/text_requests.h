@@ -69,19 +69,45 @@ static bool request_stop(engine_request *r, json_value v, char error[REQUEST_ERR
     return ok || request_fail(error, "stop must be a non-empty string, or a list of up to %d of them", ENGINE_STOPS);
 }
 
-/* [{"role": "user", "content": "text"}, …], as the template's messages. */
+/* [{"type": "text", "text": "…"}, …]: a line each, as other servers join them. NULL: *error says what is not text. */
+static char *request_parts(json_value v, size_t *out_size, char error[REQUEST_ERROR]) {
+    json_value key, item, name, field;
+    char *text = malloc(v.size + 1), type[32] = "";
+    size_t n = 0, more;
+    bool ok = text != NULL && json_count(v) > 0;
+    for (json_iter i = json_begin(v); ok && json_next(&i, &key, &item); n += more) {
+        type[0] = 0;
+        if (n > 0) text[n++] = '\n';
+        ok = json_get_string(json_get(item, "type"), type, sizeof type, NULL) && strcmp(type, "text") == 0 &&
+             json_get_string(json_get(item, "text"), text + n, v.size - n, &more);
+        for (json_iter k = json_begin(item); ok && json_next(&k, &name, &field);)
+            ok = json_is(name, "type") || json_is(name, "text");
+    }
+    if (ok) return *out_size = n, text;
+    free(text);
+    request_fail(error, "a part of a message's content must be {\"type\": \"text\", \"text\": a string}%s%s",
+                 type[0] && strcmp(type, "text") != 0 ? ", and this one's type is " : "",
+                 strcmp(type, "text") != 0 ? type : "");
+    return NULL;
+}
+
+/* [{"role": "user", "content": "text" or a list of parts}, …], as the template's messages. */
 static bool request_messages(json_value v, chat_template_text *talk, char error[REQUEST_ERROR]) {
     json_value key, item, name, part;
     if (json_kind_of(v) != JSON_ARRAY || !json_count(v))
         return request_fail(error, "messages must be a non-empty list");
     for (json_iter i = json_begin(v); json_next(&i, &key, &item);) {
         size_t n = 0;
-        char role[64], *content = request_string(json_get(item, "content"), &n);
+        json_value given = json_get(item, "content");
+        bool parts = json_kind_of(given) == JSON_ARRAY;
+        char role[64], *content = parts ? request_parts(given, &n, error) : request_string(given, &n);
+        if (parts && !content) return false;
         bool ok = content && json_get_string(json_get(item, "role"), role, sizeof role, NULL);
         for (json_iter k = json_begin(item); ok && json_next(&k, &name, &part);)
             ok = json_is(name, "role") || json_is(name, "content");
         if (!ok)
-            request_fail(error, "a message must be an object with role and content, both strings, and nothing else");
+            request_fail(error, "a message must be an object with role and content, both strings (content also a list "
+                                "of parts of text), and nothing else");
         else if (!talk_role(talk, role, content, n)) ok = request_fail(error, "out of memory");
         free(content);
         if (!ok) return false;

@@ -1809,6 +1809,7 @@ static const conv_form conv_forms[] = {
       { 5, { 2, 3, 2, 2, 2 } },
       { .transposed = true, .stride = { 2, 1, 2 }, .extra = { 0, 0, 1 } } },
     { { 4, { 1, 2, 40, 300 } }, { 4, { 2, 1, 3, 3 } }, { .groups = 2, .before = { 1, 1 }, .after = { 1, 1 } } },
+    { { 4, { 2, 18, 9, 21 } }, { 4, { 14, 9, 3, 3 } }, { .groups = 2, .before = { 1, 1 }, .after = { 1, 1 } } },
     { { 4, { 2, 64, 5, 8 } }, { 4, { 72, 64, 3, 3 } }, { .before = { 1, 1 }, .after = { 1, 1 } } },
     { { 4, { 3, 40, 8, 8 } }, { 4, { 24, 40, 3, 3 } }, { .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } } },
     { { 4, { 2, 24, 5, 6 } }, { 4, { 40, 24, 3, 2 } }, { .before = { 1, 0 }, .after = { 1, 1 } } },
@@ -2079,6 +2080,7 @@ static const struct {
     { "both directions, the other order", 2, 2, 1, 3, 2, true, false, false, { .onnx_gates = true } },
     { "one step of one unit", 2, 1, 6, 2, 1, true, true, false, { 0 } },
     { "coupled or reset first", 1, 3, 2, 2, 3, true, false, false, { .coupled = true, .reset_first = true } },
+    { "both directions, reset first", 2, 3, 3, 2, 3, true, true, false, { .reset_first = true } },
     { "many units", 1, 2, 5, 3, 37, true, true, true, { .clip = 0.75, .coupled = true, .reset_first = true } },
     { "smooth activations",
       2,
@@ -2131,7 +2133,7 @@ static bool recurrent_sample(sample *s, gn_dtype d, int k, gn_cell cell, bool ba
     s->recurrent.reset_first = s->recurrent.reset_first && cell == GN_CELL_GRU;
     s->flag = recurrent_forms[k].all;
     s->p[0] = recurrent_forms[k].lengths;
-    if (back && (recurrent_forms[k].bends || s->recurrent.reset_first)) return false;
+    if (back && recurrent_forms[k].bends) return false;
     for (int i = 0; i < REF_CELL_INPUTS; i++)
         if (recurrent_has(s, i)) add_input(s, d, shapes[i], FILL_SMALL, VIEW_ANY);
     if (s->p[0]) add_limited(s, index_dtype(k), GN_SHAPE(B), FILL_INDEX, VIEW_ANY, T + 1);

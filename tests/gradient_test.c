@@ -266,6 +266,9 @@ BUILD(b_recurrent_back,
 BUILD(b_gru,
       RECURRENT(.cell = GN_CELL_GRU, .recurrent_bias = in[3], .h0 = in[4], .lengths = indices(c, GN_SHAPE(3), 4)))
 BUILD(b_gru_onnx, RECURRENT(.cell = GN_CELL_GRU, .onnx_gates = true, .clip = 1.1))
+BUILD(b_gru_first, RECURRENT(.cell = GN_CELL_GRU, .reset_first = true, .recurrent_bias = in[3], .h0 = in[4],
+                             .lengths = indices(c, GN_SHAPE(3), 4)))
+BUILD(b_gru_first_onnx, RECURRENT(.cell = GN_CELL_GRU, .reset_first = true, .onnx_gates = true, .reverse = true))
 BUILD(b_lstm, RECURRENT(.cell = GN_CELL_LSTM, .recurrent_bias = in[3], .h0 = in[4], .c0 = in[5],
                         .lengths = indices(c, GN_SHAPE(3), 4)))
 BUILD(b_lstm_onnx, RECURRENT(.cell = GN_CELL_LSTM, .onnx_gates = true, .peepholes = in[3], .c0 = in[4]))
@@ -571,6 +574,20 @@ static const problem problems[] = {
       0 },
     { "recurrent", "in reverse", 4, { S(3, 2, 1), S(1, 3, 1), S(1, 3, 3), S(1, 3) }, { 0 }, b_recurrent_back, 0 },
     { "recurrent", "GRU", 5, { S(3, 3, 2), S(2, 6, 2), S(2, 6, 2), S(2, 6), S(2, 3, 2) }, { 0 }, b_gru, 0 },
+    { "recurrent",
+      "GRU that resets first",
+      5,
+      { S(3, 3, 2), S(2, 6, 2), S(2, 6, 2), S(2, 6), S(2, 3, 2) },
+      { 0 },
+      b_gru_first,
+      0 },
+    { "recurrent",
+      "GRU that resets first, in reverse",
+      3,
+      { S(3, 2, 1), S(1, 9, 1), S(1, 9, 3) },
+      { 0 },
+      b_gru_first_onnx,
+      0 },
     { "recurrent", "GRU, clipped", 3, { S(2, 2, 1), S(1, 6, 1), S(1, 6, 2) }, { 0 }, b_gru_onnx, 0 },
     { "recurrent",
       "LSTM",

@@ -27,7 +27,9 @@ onnx_run_checks_names_and_files() {
         fails_with 'z=.*: the model has no such input' "$run" "$WORK/negative.onnx" --input "z=$WORK/new/y.npy" &&
         fails_with 'absent.npy: No such file' "$run" "$WORK/negative.onnx" --input "x=$WORK/absent.npy" &&
         fails_with 'is a directory' "$run" "$WORK/negative.onnx" --input "x=$WORK/new" &&
-        fails_with 'not a .npy file' "$run" "$WORK/negative.onnx" --input "x=$WORK/negative.onnx.npy" || return 1
+        fails_with 'not a .npy file' "$run" "$WORK/negative.onnx" --input "x=$WORK/negative.onnx.npy" &&
+        fails_with 'cut.pb: tensor: byte' "$run" "$WORK/negative.onnx" --input "x=$WORK/cut.pb" &&
+        fails_with 'new: no folder in it has a model.onnx' "$run" --check "$WORK/new" || return 1
     fails_with "--out .*: (No such|Not a|Permission)" "$run" "$WORK/negative.onnx" --out "$WORK/no/such/folder" && fails_with 'either a model or --check' "$run"
 }
 explain_checks_policy_and_file() {
@@ -40,6 +42,7 @@ servers_that_are_not_known_are_told() {
 }
 
 cp "$WORK/negative.onnx" "$WORK/negative.onnx.npy"
+head -c 9 "$WORK/negative.onnx" >"$WORK/cut.pb"
 for program in lazy errors two_clients explain gpu_demo remote_mlp remote_decode chat serve_text recommend diffusion speech onnx_run vision vqa genie_trace genie_serve; do
     check "${program}_answers_help_and_version" answers_help_and_version "$EXAMPLES/$program"
     check "${program}_refuses_an_unknown_option" refuses_what_it_does_not_know "$EXAMPLES/$program"

@@ -125,6 +125,10 @@ assert parts[-1]['usage']['total_tokens'] == 42 and parts[-2]['choices'][0]['fin
 talks = dict(messages=[{'role': 'user', 'content': 'Hello'}], max_tokens=12, temperature=0)
 r = ask('/v1/chat/completions', **talks)
 assert r['choices'][0]['message'] == {'role': 'assistant', 'content': talk}, r
+text = lambda *parts: dict(talks, messages=[{'role': 'user', 'content': [{'type': 'text', 'text': p} for p in parts]}])
+assert ask('/v1/chat/completions', **text('Hello'))['choices'][0]['message']['content'] == talk
+lines = ask('/v1/chat/completions', **dict(talks, messages=[{'role': 'user', 'content': 'Hel\nlo'}]))
+assert ask('/v1/chat/completions', **text('Hel', 'lo'))['choices'] == lines['choices'] and lines['choices'][0]['message']['content'] != talk
 parts = events('/v1/chat/completions', **talks)
 assert parts[0]['choices'][0]['delta']['role'] == 'assistant' and ''.join(p['choices'][0]['delta']['content'] for p in parts) == talk
 r = ask('/v1/chat/completions', logprobs=True, top_logprobs=2, **talks)['choices'][0]['logprobs']['content']
@@ -135,7 +139,11 @@ assert json.loads(post('/v1/models', '', method='GET')[1])['data'][0]['object'] 
 errors = [('/v1/completions', '{', 400), ('/v1/completions', '{}', 400), ('/v1/completions', '{"prompt":"x","n":2}', 400),
           ('/v1/completions', '{"prompt":"x","colour":1}', 400), ('/v1/completions', '{"prompt":"x","temperature":"1"}', 400),
           ('/v1/completions', json.dumps({'prompt': 'x' * 300}), 400), ('/v1/chat/completions', '{"messages":[]}', 400),
-          ('/v1/chat/completions', '{"messages":[{"role":"user","content":"x","name":"y"}]}', 400), ('/v1/none', '{}', 404)]
+          ('/v1/chat/completions', '{"messages":[{"role":"user","content":"x","name":"y"}]}', 400), ('/v1/none', '{}', 404),
+          ('/v1/chat/completions', '{"messages":[{"role":"user","content":[]}]}', 400),
+          ('/v1/chat/completions', '{"messages":[{"role":"user","content":[{"type":"text"}]}]}', 400),
+          ('/v1/chat/completions', '{"messages":[{"role":"user","content":[{"type":"text","text":"x","y":1}]}]}', 400),
+          ('/v1/chat/completions', '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}', 400)]
 for path, body, status in errors:
     got, text = post(path, body)
     assert got == status and json.loads(text)['error']['message'], (path, body, got, text)

@@ -70,6 +70,42 @@ TEST(the_same_bits_as_from_memory) {
     unlink(path);
 }
 
+/* A weight, a value and a state of bytes at `p`, as a product and an element of its own each, in f64. */
+static void of_bytes(gn_ctx *g, gn_dtype dtype, const uint8_t *p, double out[6]) {
+    gn_tensor t[3] = { gn_weight(g, dtype, GN_SHAPE(24, 24), p, "w"), gn_data(g, dtype, GN_SHAPE(24, 24), p),
+                       gn_state(g, dtype, GN_SHAPE(24, 24), p, "s") };
+    for (int i = 0; i < 3; i++) {
+        gn_tensor sum = gn_sum(gn_cast(gn_matmul(t[i], t[i]), GN_F64), GN_ALL_AXES, false);
+        gn_tensor one = gn_cast(gn_slice(gn_add(t[i], t[i]), 1, 3, 4, 1), GN_F64);
+        CHECK_RESULT(gn_read(sum, &out[i], sizeof out[i]), GN_OK);
+        CHECK_RESULT(gn_read(gn_sum(one, GN_ALL_AXES, false), &out[3 + i], sizeof out[i]), GN_OK);
+    }
+}
+
+/* What files hold begins anywhere: a header's length need not be a multiple of a dtype's size. */
+TEST(bytes_at_any_alignment_are_the_same_value) {
+    static const gn_dtype dtypes[] = { GN_F16, GN_F32, GN_F64, GN_I64 };
+    static _Alignas(64) uint8_t even[24 * 24 * 8], odd[24 * 24 * 8 + 8];
+    int32_t whole[576];
+    for (int i = 0; i < 576; i++) whole[i] = i * 7 % 23 - 5;
+    for (int which = 0; which < 2; which++)
+        for (int d = 0; d < 4; d++) {
+            gn_ctx *g = device(which);
+            gn_tensor small = gn_cast(gn_data(g, GN_I32, GN_SHAPE(24, 24), whole), dtypes[d]);
+            size_t bytes = 576 * (d == 0 ? 2u : d == 1 ? 4u : 8u);
+            CHECK_RESULT(gn_read(small, even, bytes), GN_OK);
+            double want[6], got[6];
+            of_bytes(g, dtypes[d], even, want);
+            CHECK(want[0] > 1000 && want[0] == want[1] && want[0] == want[2]);
+            for (int at = 1; at < 8; at++) {
+                memcpy(odd + at, even, bytes);
+                of_bytes(g, dtypes[d], odd + at, got);
+                CHECK(memcmp(want, got, sizeof want) == 0);
+            }
+            gn_close(g);
+        }
+}
+
 TEST(a_server_that_has_the_bytes_is_sent_none) {
     static float out[COLUMNS];
     gn_stats first, second;
@@ -208,6 +244,7 @@ TEST(a_file_that_is_replaced) {
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(the_same_bits_as_from_memory),
+        TEST_ENTRY(bytes_at_any_alignment_are_the_same_value),
         TEST_ENTRY(a_server_that_has_the_bytes_is_sent_none),
         TEST_ENTRY(the_program_holds_no_copy),
         TEST_ENTRY(wrong_files_are_told_at_the_read),

@@ -347,7 +347,8 @@ static bool onnx__audit_versions(onnx__audit *a) {
     int v = onnx__version(a->opsets, a->opset_field, (onnx_span){ NULL, NULL });
     if (!v || (v >= ONNX_OPSET_OLDEST && v <= ONNX_OPSET_NEWEST)) return true;
     a->refused++;
-    if (a->to) fprintf(a->to, "operator set %d is not read\n", v);
+    if (a->to)
+        fprintf(a->to, "operator set %d: those from %d to %d are read\n", v, ONNX_OPSET_OLDEST, ONNX_OPSET_NEWEST);
     return onnx__fail(a->s->error, "operator set %d: those from %d to %d are read", v, ONNX_OPSET_OLDEST,
                       ONNX_OPSET_NEWEST);
 }
