@@ -13661,7 +13661,7 @@ static void gn__conv_flatten(gn__windows *v) {
 /* ---- few filters of few channels, as where each channel has its own: channels are laid out so that what neighbouring
  * places meet lies side by side (an axis with a stride as so many pieces), and taps are added line by line ---- */
 
-enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 32, GN__NEAR_CHANNELS = 32, GN__NEAR_ONCE = 4 };
+enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 8, GN__NEAR_CHANNELS = 32, GN__NEAR_ONCE = 4 };
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
@@ -13791,9 +13791,17 @@ static bool gn__near_layout(const gn__conv *k, gn__near *j) {
     return true;
 }
 
+/* How many filters are computed at once, where there are so many. */
+static int64_t gn__near_once(const gn__conv *k) {
+    bool vectors = k->c->pool && k->c->pool->isa != GN__ISA_BASE;
+    return GN__X86 && vectors && k->win.x->dtype != GN_F64 && !k->pools ? GN__NEAR_ONCE : 1;
+}
+
 static bool gn__near_suits(const gn__conv *k) {
     gn__near j;
-    return k->groups > 1 && k->filters <= GN__NEAR_FILTERS && k->channels <= GN__NEAR_CHANNELS && k->channels > 0 &&
+    int64_t once = gn__near_once(k);
+    return k->groups > 1 && k->filters <= GN__NEAR_FILTERS * once &&
+           k->channels <= (once > 1 ? GN__NEAR_CHANNELS : GN__NEAR_CHANNELS / 2) && k->channels > 0 &&
            k->win.taps > 0 && gn__near_layout(k, &j);
 }
 
@@ -13847,12 +13855,6 @@ static void gn__near_line(const gn__pool *pool, bool wide, void *y, const void *
 #endif
     else gn__near_f32((float *)y, (const float *)x, offset, (const float *)w, taps, n);
     (void)isa;
-}
-
-/* How many filters gn__near_lines takes at once, where there are so many. */
-static int64_t gn__near_once(const gn__near *j) {
-    bool vectors = j->k->c->pool && j->k->c->pool->isa != GN__ISA_BASE;
-    return GN__X86 && vectors && j->k->win.x->dtype != GN_F64 && !j->k->pools ? GN__NEAR_ONCE : 1;
 }
 
 /* gn__near_line of `count` filters, 1 or GN__NEAR_ONCE; their results lie `line` apart. */
@@ -13922,7 +13924,7 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
     const gn_view *w = &k->c->in[k->c->n_in > 1];
     gn__windows v = k->win;
     int64_t size = w->dtype == GN_F64 ? 8 : 4, bytes = (int64_t)gn__bytes_of(w->dtype), terms = v.taps * k->channels,
-            line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK, once = gn__near_once(j),
+            line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK, once = gn__near_once(k),
             lines = GN__MIN(once, k->filters) * line;
     char *room =
         (char *)gn__alloc_many((uint64_t)(k->channels * j->channel + 4 * GN__NEAR_BLOCK + lines + k->filters * terms),
