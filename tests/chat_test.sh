@@ -104,7 +104,15 @@ drawing_follows_the_seed() {
     [ "$(tokens "${draw[@]}" --seed 1 --ahead 9)" = "$one" ] && [ "$(tokens "${draw[@]}" --seed 2)" != "$one" ] || return 1
     [ "$(tokens "${draw[@]}" --top-k 1)" = "$(tokens "$model" --prompt He --max-tokens 30)" ] || return 1
     [ "$(tokens "${draw[@]}" --min-p 1)" = "$(tokens "$model" --prompt He --max-tokens 30)" ] || return 1
+    [ "$(tokens "${draw[@]}" --top-p 0.000001)" = "$(tokens "$model" --prompt He --max-tokens 30)" ] || return 1
+    [ "$(tokens "${draw[@]}" --seed 1 --top-p 1)" = "$one" ] && [ "$(tokens "${draw[@]}" --seed 1 --top-p 0.5)" != "$one" ] || return 1
     tokens "$model" --prompt He --max-tokens 20 --repeat-penalty 100 | tr -d '[]' | tr , '\n' | sort | uniq -d | wc -l | grep -qx 0
+}
+
+figures_of_an_answer_are_told() {
+    chat "$model" --prompt He --max-tokens 30 >/dev/null
+    cat "$WORK/chat.errors"
+    grep -qxE '\[2 \+ 30 tokens \(length\), [1-9][0-9]*\.[0-9] tokens/s, first after [0-9]+\.[0-9]{2} s, 0 bytes a token at the socket, on cpu:0.*\]' "$WORK/chat.errors"
 }
 
 # Steps of one token are recorded: what there is to build has been built before the first of them.
@@ -278,6 +286,7 @@ if has python3; then check chat_divides_layers_over_two_servers layers_divide_ov
 else skip chat_divides_layers_over_two_servers "no python3 here"; fi
 check chat_stop_strings_are_never_printed stop_strings_are_never_printed
 check chat_draws_by_its_seed drawing_follows_the_seed
+check chat_tells_the_figures_of_an_answer figures_of_an_answer_are_told
 check chat_decodes_without_building_nodes decoding_builds_nothing
 check chat_uses_the_template_of_the_directory template_of_the_directory_is_used
 check chat_conversation_goes_on_and_begins_anew conversation_goes_on_and_begins_anew
