@@ -148,8 +148,9 @@ GN__UNUSED static void raw_plan(raw *r, uint32_t request, uint32_t plan, gn__buf
     gn__buf_deinit(&b);
 }
 
-GN__UNUSED static void raw_step(raw *r, uint32_t request, uint32_t plan, uint64_t sequence, uint8_t flags,
-                                uint64_t keep, const void *args, size_t n) {
+/* Goes with what is flushed next. */
+GN__UNUSED static void raw_put_step(raw *r, uint32_t request, uint32_t plan, uint64_t sequence, uint8_t flags,
+                                    uint64_t keep, const void *args, size_t n) {
     uint8_t id[8];
     gn__buf b = { id, 0, 8, false };
     gn__put_u64(&b, keep);
@@ -157,7 +158,13 @@ GN__UNUSED static void raw_step(raw *r, uint32_t request, uint32_t plan, uint64_
         plan, sequence, 0, r->seen, { &flags, 1 }, { id, flags & GN__OUT_KEPT ? 1 : 0 }, { (const uint8_t *)args, n }
     };
     r->step = request;
-    raw_send(r, GN__MSG_STEP, request, &m);
+    gn__outbox_message(&r->link.out, GN__MSG_STEP, request, &m);
+}
+
+GN__UNUSED static void raw_step(raw *r, uint32_t request, uint32_t plan, uint64_t sequence, uint8_t flags,
+                                uint64_t keep, const void *args, size_t n) {
+    raw_put_step(r, request, plan, sequence, flags, keep, args, n);
+    gn__outbox_flush(&r->link.out);
 }
 
 /* A session with state slot 4 = {10, 20} and plan 1 over it. */
