@@ -5,6 +5,7 @@
  *   ./build/bench/genie_bench mlp,rows,gpt2:decode --device cuda:0 --dtype bf16 --tag before
  *   NUMPY_BENCH_CMD='python3 bench/adapters/numpy_cpu.py' ./build/bench/genie_bench mlp
  *   ./build/bench/genie_bench compare build/results/before.json build/results/after.json
+ *   ./build/bench/genie_bench table build/results/mlp.json          cases beside each other, a row for each stack
  *   ./build/bench/genie_bench ablate gpt2:decode --device cuda:0
  *   ./build/bench/genie_bench traces mlp,gpt2:decode --device cuda:0    what GENIE_TRACE costs
  *   ./build/bench/genie_bench core --only matmul                    rows of bench_core, and gpu of bench_gpu
@@ -33,6 +34,7 @@ static void no_workload(const char *word, bool with_transport);
 #include "suite_report.h"
 #include "suite_transport.h"
 #include "suite_compare.h"
+#include "suite_table.h"
 #include "suite_ablate.h"
 #include "suite_traces.h"
 
@@ -236,7 +238,8 @@ static void parse(int argc, char **argv, settings *s) {
     };
     ex_parse(
         argc, argv,
-        "genie_bench WORKLOAD,… | compare A.json B.json … | ablate WORKLOAD | traces WORKLOAD | core … | gpu …\n"
+        "genie_bench WORKLOAD,… | compare A.json B.json … | table A.json … | ablate WORKLOAD | traces WORKLOAD\n"
+        "            | core … | gpu …\n"
         "workloads: mlp matmul elementwise rows attention gpt2 llama training transport, all; one case: gpt2:decode",
         options);
 }
@@ -382,7 +385,7 @@ int main(int argc, char **argv) {
     int first = 1;
     while (first < argc && argv[first][0] != '-') first++;
     const char *what = first > 1 ? argv[1] : "";
-    bool compare = !strcmp(what, "compare");
+    bool compare = !strcmp(what, "compare"), at_a_glance = !strcmp(what, "table");
     mode m = !strcmp(what, "ablate") ? ABLATE : !strcmp(what, "traces") ? TRACES : PLAIN;
     signal(SIGPIPE, SIG_IGN);
     keep_command(argc, argv);
@@ -395,7 +398,12 @@ int main(int argc, char **argv) {
     const char *words = first > 1 ? argv[first - 1] : "";
     if (first == 2 || (m && first == 3)) argv[first - 1] = argv[0]; /* options begin behind it */
     settle(&s, argc - first + 1, argv + first - 1);
-    if (compare && first < 3) ex_usage("genie_bench", "compare needs results, as build/results/mlp.json");
+    if ((compare || at_a_glance) && first < 3)
+        ex_usage("genie_bench", "%s needs results, as build/results/mlp.json", what);
+    if (at_a_glance) {
+        for (int i = 2; i < first; i++) table_print(argv[i]);
+        return EX_OK;
+    }
     if (compare) {
         run_compare(&s, argv + 2, first - 2);
         return EX_OK;
