@@ -129,6 +129,23 @@ assert len(colours) > 40 and most < 0.995
 TEXT
 }
 
+# Boxes of every width, with a name of wide letters: it is cut with an ellipsis where it does not fit, and never reaches out of its box.
+names_fit_into_their_boxes() {
+    local i at=0
+    for ((i = 1; i < 40; i++)); do
+        printf '{"name":"WWW_PUT %d","stage":"queue","process":1,"lane":"queue","begin_ns":%d,"end_ns":%d,"bytes":0,"packed_bytes":0,"detail":""}\n' \
+            "$i" "$at" "$((at += i * i))"
+    done >"$WORK/wide.jsonl"
+    genie_trace "$WORK/wide.jsonl" --html "$WORK/wide.html" || return 1
+    sed 's#</script></body></html>#const box = {}; for (const b of document.querySelectorAll(".e")) box[b.event.name.slice(8)] = b.getBBox();\
+const names = [...document.querySelectorAll(".name")], of = n => Object.values(box).find(b => b.x <= n.getBBox().x \&\& n.getBBox().x < b.x + b.width);\
+document.body.dataset.out = names.filter(n => n.getBBox().x + n.getBBox().width > of(n).x + of(n).width).map(n => n.textContent).join(" ");\
+document.body.dataset.cut = names.filter(n => n.textContent.endsWith("…")).length \&\& names.filter(n => /^WWW_PUT [0-9]+$/.test(n.textContent)).length;&#' \
+        "$WORK/wide.html" >"$WORK/fits.html"
+    browser --dump-dom "file://$WORK/fits.html" >"$WORK/dom" || return 1
+    grep -o '<body[^>]*>' "$WORK/dom" | tee "$WORK/body" && grep -qE ' data-out="" data-cut="[1-9][0-9]*"' "$WORK/body"
+}
+
 recorded() {
     GENIE_LIBCUPTI=$WORK/cupti.so GENIE_TRACE_CUPTI=$EXAMPLES/genie_trace_cupti.so genie_trace record --out "$WORK/cuda.jsonl" -- "$WORK/cuda" 3
     [ $? = 3 ] || return 1
@@ -246,7 +263,9 @@ fi
 chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -n "$chromium" ]; then
     check a_timeline_is_drawn_by_chromium timeline_is_drawn
+    check names_fit_into_their_boxes names_fit_into_their_boxes
 else
     skip a_timeline_is_drawn_by_chromium "no Chromium here"
+    skip names_fit_into_their_boxes "no Chromium here"
 fi
 finish
