@@ -317,6 +317,18 @@ static void run_word(const char *word, const settings *s, gn_ctx *g, report *all
     if (all->n == before) no_workload(word, true);
 }
 
+/* Before anything runs or is printed. */
+static void check_words(const char *words, bool with_transport) {
+    char *list = or_die(strdup(words)), *rest = NULL, *word = strtok_r(list, ",", &rest);
+    if (!word) ex_usage("genie_bench", "name a workload");
+    for (; word; word = strtok_r(NULL, ",", &rest)) {
+        bool known = with_transport && is_case(word, "transport", NULL);
+        for (int i = 0; i < CASES; i++) known = known || is_case(word, cases[i].workload, cases[i].name);
+        if (!known) no_workload(word, with_transport);
+    }
+    free(list);
+}
+
 static void run_words(const char *words, const settings *s, gn_ctx *g, report *all) {
     char *list = or_die(strdup(words)), *rest = NULL;
     printf("Times in ms, memory in MiB; medians of %lld runs of %lld steps after %lld.\n\n", (long long)s->rounds,
@@ -356,6 +368,7 @@ typedef enum mode { PLAIN, ABLATE, TRACES } mode;
 static int main_workloads(settings *s, const char *words, mode m) {
     static report all;
     int failures = 0;
+    check_words(words, m != TRACES);
     if (m == ABLATE && is_server(s->device))
         die("switches are of the process that computes: run this where the server is");
     if (m == TRACES && is_server(s->device))

@@ -110,9 +110,10 @@ static void metrics_devices(const metrics_page *p) {
         metrics_head(p, rows[k].name, rows[k].end, rows[k].end[0] ? "counter" : "gauge", rows[k].help);
         for (uint32_t i = 0; i < p->v->n_devices; i++) {
             uint64_t value;
+            char device[VIEW_DEVICE];
             memcpy(&value, (const char *)&p->v->devices[i] + rows[k].at, sizeof value);
-            fprintf(p->to, "genie_%s%s{device=\"%s\"} %.17g\n", rows[k].name, rows[k].end, p->v->devices[i].name,
-                    (double)value * rows[k].scale);
+            fprintf(p->to, "genie_%s%s{device=\"%s\"} %.17g\n", rows[k].name, rows[k].end,
+                    view_device(p->v, i, device, sizeof device), (double)value * rows[k].scale);
         }
     }
 }

@@ -304,7 +304,8 @@ gpu_state_is_told() {
 }
 
 command_lines_are_checked() {
-    fails_with "no workload 'nothing'" "$bench" nothing "${quick[@]}" && fails_with 'name a workload' "$bench" &&
+    fails_with "no workload 'nothing'" "$bench" mlp,nothing "${quick[@]}" && ! grep -q '^|' "$WORK/fails.output" &&
+        fails_with 'name a workload' "$bench" && fails_with 'name a workload' "$bench" , "${quick[@]}" && fails_with 'no case' "$bench" rows:none "${quick[@]}" &&
         fails_with 'dtype is' "$bench" mlp "${quick[@]}" --dtype f8 && fails_with 'tag takes' "$bench" mlp "${quick[@]}" --tag ../x &&
         fails_with 'joined by commas' "$bench" mlp rows && fails_with 'there are rows:softmax rows:layernorm' "$bench" rows:nothing "${quick[@]}" &&
         fails_with "no switch of cpu has 'NOTHING'" "$bench" ablate mlp "${quick[@]}" --only NOTHING &&

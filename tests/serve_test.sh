@@ -274,8 +274,13 @@ promtool_takes_the_metrics() { tail -n +2 "$WORK/metrics" | promtool check metri
 
 # The null device computes nothing.
 device_that_does_not_compute_is_not_ready() {
-    metrics_server "$WORK/unready" --devices null || return 1
-    within 20 got /readyz '^device 0: the null executor computes no values' && grep -q '^503' "$WORK/got" && got /livez '^200'
+    metrics_server "$WORK/unready" --devices null,null || return 1
+    within 20 got /readyz '^device [01]: the null executor computes no values' && grep -q '^503' "$WORK/got" && got /livez '^200' || return 1
+    # two devices of one name are two series, and no series is there twice
+    got /metrics '^genie_device_sessions{device="null"} 0' && grep -q '^genie_device_sessions{device="null#1"} 0' "$WORK/got" || return 1
+    sed -n 's/^\(genie_.*\) [^ ]*$/\1/p' "$WORK/got" | sort | uniq -d >"$WORK/twice"
+    cat "$WORK/twice"
+    [ ! -s "$WORK/twice" ]
 }
 
 # By TLS, with the server's own certificate; to who has the token, as a bearer's or as a browser's password. Who says nothing or no TLS
@@ -354,7 +359,11 @@ top_prints_once() {
     GENIE_HOME=$WORK/watched-admin COLUMNS=90 timeout -k 5 60 "$serve" top "127.0.0.1:$server_port" --once >"$WORK/top" || return 1
     cat "$WORK/top"
     grep -q '^genie .* serving' "$WORK/top" && grep -q '^cpu:0 .*busy' "$WORK/top" && grep -q '^TENANT' "$WORK/top" && ! grep -q $'\033' "$WORK/top" &&
-        grep -qE 'fallbacks [0-9]+  faults [0-9]+$' "$WORK/top" && [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 90' "$WORK/top" | wc -l)" = 0 ]
+        grep -qE 'fallbacks [0-9]+  faults [0-9]+$' "$WORK/top" && [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 90' "$WORK/top" | wc -l)" = 0 ] || return 1
+    # on a narrow screen phrases go on in another line, and are not cut
+    GENIE_HOME=$WORK/watched-admin COLUMNS=50 timeout -k 5 60 "$serve" top "127.0.0.1:$server_port" --once | tee "$WORK/top" || return 1
+    grep -qE '(^|  )host [0-9.]+[BKMG]$' "$WORK/top" && grep -qE '(^|  )1 session$' "$WORK/top" &&
+        grep -qE '(^|  )plans made [0-9]+(  |$)' "$WORK/top" && [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 50' "$WORK/top" | wc -l)" = 0 ]
 }
 
 # In a terminal: a picture that follows the terminal's size, keys, no colours with NO_COLOR, the terminal as it was at the end.
