@@ -311,9 +311,10 @@ static void metrics_ready(http_exchange *x) {
 }
 
 static void metrics_answer(void *user, http_exchange *x) {
-    const char *path = http_path(x);
+    const char *path = http_path(x), *method = http_method(x);
     (void)user;
-    if (strcmp(http_method(x), "GET")) http_reply(x, 405, "text/plain", "only GET is answered here\n", 26);
+    if (strcmp(method, "GET") && strcmp(method, "HEAD"))
+        http_reply(x, 405, "text/plain", "only GET and HEAD are answered here\n", 36);
     else if (!strcmp(path, "/")) metrics_view(x, METRICS_PAGE);
     else if (!strcmp(path, "/status.json")) metrics_view(x, METRICS_JSON);
     else if (!strcmp(path, "/metrics")) metrics_all(x);

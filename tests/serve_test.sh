@@ -191,6 +191,22 @@ metrics_server() {
     metrics_port=$(sed -n 's/^metrics on port //p' "$1/log")
 }
 
+# A HEAD has the head of a GET and no body; other methods, and hosts that a foreign page could name, are refused with the reason.
+methods_and_hosts_are_checked() {
+    python3 - "$metrics_port" <<'PYTHON'
+import http.client, sys
+def ask(method, path, host='localhost'):
+    c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=20)
+    c.request(method, path, headers={'Host': host})
+    r = c.getresponse()
+    return r.status, r.getheader('Content-Length'), r.read()
+assert ask('HEAD', '/livez') == (200, '6', b'') and ask('GET', '/livez') == (200, '6', b'alive\n'), ask('HEAD', '/livez')
+assert ask('HEAD', '/none')[0] == 404 and ask('POST', '/livez')[::2] == (405, b'only GET and HEAD are answered here\n')
+status, length, body = ask('GET', '/status.json', 'evil.example:9095')
+assert status == 403 and b'the Host is not localhost' in body and len(body) == int(length), body
+PYTHON
+}
+
 # Numbers beside those of the log; families once, each with help and type; both formats end as they should.
 metrics_are_answered() {
     metrics_server "$WORK/measured" || return 1
@@ -677,6 +693,7 @@ check log_with_a_word_that_is_none_is_refused fails_with 'log-format' "$serve" -
 check log_of_a_program_begins_at_its_level library_logs_from_a_level_on
 if has python3; then
     check metrics_are_those_of_the_counters metrics_are_answered
+    check methods_and_hosts_are_checked methods_and_hosts_are_checked
     check status_page_is_one_file_with_the_same_figures status_page_is_one_file
     if [ -n "${SAN:-}" ]; then skip status_page_is_drawn "once is enough, without sanitizers"
     elif has chromium; then check status_page_is_drawn status_page_is_drawn
