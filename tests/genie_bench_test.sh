@@ -289,6 +289,16 @@ absent_device_is_told() {
     [ "$status" = 77 ] && grep -q '^SKIP: genie_bench: ' "$WORK/absent"
 }
 
+# A program of examples/: timed as a whole, round by round, with what it ends with; its failure is this program's.
+examples_are_timed() {
+    "$bench" example remote_decode --tokens 4 --rounds 2 --out "$WORK/results" --tag example >"$WORK/example" || { cat "$WORK/example"; return 1; }
+    result "$WORK/results/example.json" "len(r['genie', 'remote_decode']['runs']) == 2 and d['rows']['counters']['steps_run'] == 3 and d['rows']['mode'] == 'semantic' and \
+r['genie', 'remote_decode']['latency_ms']['min'] > 1 and r['genie', 'remote_decode']['peak_host_bytes'] > 1 << 20" &&
+        grep -q '^| example:remote_decode | genie | ' "$WORK/example" && "$bench" compare "$WORK/results/example.json" --out "$WORK/results" --tag compared || return 1
+    fails_with 'name of one' "$bench" example && fails_with "no example 'nothing'" "$bench" example nothing && fails_with 'no name of an example' "$bench" example ../x &&
+        fails_with 'takes a number' "$bench" example remote_decode --tokens no --out "$WORK/results"
+}
+
 # What is printed says what its columns are.
 columns_are_named() { "$bench" rows:sum "${quick[@]}" --tag named >"$WORK/named" && grep -q '^| case | who | mean ' "$WORK/named" && fails_with 'there are mlp, matmul' "$bench" rows,nothing "${quick[@]}"; }
 
@@ -341,6 +351,7 @@ check forced_comparisons_are_marked forced_comparisons_are_marked
 check chart_has_a_bar_for_each_result chart_is_whole
 check stacks_of_one_file_are_compared one_file_compares_its_stacks
 check switches_are_taken_away_alone switches_are_taken_away
+check examples_are_timed examples_are_timed
 check columns_are_named columns_are_named
 check gpu_state_is_told_as_its_driver_gives_it gpu_state_is_told
 check absent_device_is_told absent_device_is_told
