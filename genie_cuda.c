@@ -11868,7 +11868,8 @@ static const char one_text[] =
     "  UNROLL for (int r = 0; r < P::R * P::MATS; r++) {\n"
     "    const int at = col + r % P::R;\n"
     "    w[r] = zeros();\n"
-    "    if (at < m.n && (P::k % (32 * P::V) == 0 || l < P::k)) w[r] = stream(m.b[r / P::R] + (i64)at * m.stride + l);\n"
+    "    if (at < m.n && (P::k % (32 * P::V) == 0 || l < P::k)) w[r] = stream(m.b[r / P::R] + (i64)at * m.stride + "
+    "l);\n"
     "  }\n"
     "}\n"
     "template <class P> struct vector_sums { enum { H = P::LANES / (32 * P::V), N = P::R * P::MATS }; float "
@@ -11922,8 +11923,10 @@ static const char one_text[] =
     "  } else for (int i = threadIdx.x * V; i < P::k; i += 256 * V) *(uint4 *)(to + i) = cached(a + i);\n"
     "  __syncthreads();\n"
     "}\n"
-    "// A row that is multiplied from shared memory, where it fits, by columns that lie along memory: W columns at a time "
-    "to each warp (R of each matrix), of which a thread has G * W loads of 16 bytes on their way; the next turn's follow "
+    "// A row that is multiplied from shared memory, where it fits, by columns that lie along memory: W columns at a "
+    "time "
+    "to each warp (R of each matrix), of which a thread has G * W loads of 16 bytes on their way; the next turn's "
+    "follow "
     "as soon as a register is free.\n"
     "template <class P, class N, class E> M void vector_dot(const typename P::T *a, const N &norm, const "
     "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
@@ -12563,8 +12566,7 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
         "  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
         types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->vector, form->splits,
         form->side, form->columns, early, g->norm != 0, gain, shift, best, form->next, form->lanes, full,
-        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads,
-        (unsigned long long)attrs[0]);
+        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, (unsigned long long)attrs[0]);
 }
 
 /* Blocks of a part, and how many share k by the columns of all parts: the fewer there are, the more. False: the parts
@@ -12709,9 +12711,8 @@ static void emit_vector(emit *e, const vector_group *g) {
             form.quantised ? "quant"
             : form.dot     ? "dot"
                            : "times",
-            g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m",
-            flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
-            part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+            g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m", flags & 1 ? "gain" : "0",
+            flags & 2 ? "shift" : "0", part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
