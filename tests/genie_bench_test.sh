@@ -164,6 +164,7 @@ figures_are_made() {
         >"$WORK/figures" 2>&1 || { tail -n 40 "$WORK/figures"; return 1; }
     sed -n '/^== compare$/h; /^== compare$/!H; ${x;p}' "$WORK/figures" >"$WORK/last" # what follows the last such line
     grep -q '^| gpt2:decode | genie | [0-9]' "$WORK/figures" && grep -q '^| | mlp | .* | gpt2:decode |$' "$WORK/last" &&
+        [ "$(sed -n 's/^| \([a-z_]*\) | .*/\1/p' "$WORK/last" | head -n 5 | xargs)" = 'genie torch_eager torch_compile torch_graph jax' ] &&
         grep -q '^| torch_eager | failed | ' "$WORK/last" && grep -q '^- torch_eager: failed: no answer within 1 s' "$WORK/last" &&
         grep -qE '^\| stages over TLS \| [0-9.]+ \([0-9.]+\) x[0-9.]+ \|' "$WORK/last" && grep -qE '^gpt2:decode +here ' "$WORK/last" &&
         ! grep -q 'figures.sh: ' "$WORK/figures" || { cat "$WORK/last"; return 1; }
