@@ -14456,8 +14456,107 @@ static uint64_t hash_of_code(void) {
     return h;
 }
 
-static void put_code(text *t, const char *const *code) {
-    for (; *code; code++) text_add(t, *code, strlen(*code));
+/* ---- which of the texts a program needs: those whose names it or another that it needs has in it. A compiler reads a
+   sixth of them in the time it takes for all. ---- */
+
+enum { CODE_TEXTS = sizeof prelude / sizeof *prelude - 1, CODE_NAMES = 1 << 13 };
+
+/* For each name that stands outside of braces its hash and the texts that define it, as bits. */
+static struct {
+    pthread_once_t once;
+    uint64_t names[CODE_NAMES];
+    uint32_t texts[CODE_NAMES], needs[CODE_TEXTS];
+    size_t n;
+} code_index = { .once = PTHREAD_ONCE_INIT };
+
+_Static_assert(CODE_TEXTS < 32, "a bit for each text");
+
+static bool is_word(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* Where a name stands, or would. */
+static size_t code_slot(const char *name, size_t n, uint64_t *out_hash) {
+    uint64_t h = hash_bytes(15, name, n);
+    h += h == 0;
+    size_t i = (size_t)h % CODE_NAMES;
+    while (code_index.names[i] && code_index.names[i] != h) i = (i + 1) % CODE_NAMES;
+    *out_hash = h;
+    return i;
+}
+
+/* `bit` joins the texts that define it. The texts are this file's own: their names fill a quarter of the table. */
+static void code_add(const char *name, size_t n, uint32_t bit) {
+    uint64_t h;
+    size_t i = code_slot(name, n, &h);
+    if (!code_index.names[i] && code_index.n == CODE_NAMES / 2) return; /* then no kernel would compile */
+    code_index.n += !code_index.names[i];
+    code_index.names[i] = h;
+    code_index.texts[i] |= bit;
+}
+
+/* The end of a line, or of several that a backslash joins. */
+static const char *line_end(const char *s) {
+    while (*s && (*s != '\n' || s[-1] == '\\')) s++;
+    return s;
+}
+
+/* A name is defined where it stands outside of braces and parentheses before one of ( [ = ; { or behind struct or #define,
+   and in the braces of an enum. */
+static void code_define(const char *code, uint32_t bit) {
+    int depth = 0, inside = 0;
+    bool enumerates = false, named = false;
+    for (const char *s = code; *s;) {
+        const char *from = s;
+        if (*s == '#') {
+            bool defines = strncmp(s, "#define ", 8) == 0;
+            for (s += defines ? 8 : 0, from = s; defines && is_word(*s);) s++;
+            if (defines) code_add(from, (size_t)(s - from), bit);
+            s = line_end(s);
+        } else if (s[0] == '/' && s[1] == '/') s = line_end(s);
+        else if (is_word(*s)) {
+            while (is_word(*s)) s++;
+            size_t n = (size_t)(s - from);
+            const char *next = s + strspn(s, " ");
+            bool ends = *next && strchr("([=;{", *next);
+            if ((depth == 0 && inside == 0 && (named || ends)) || (depth == 1 && enumerates)) code_add(from, n, bit);
+            named = n == 6 && memcmp(from, "struct", 6) == 0;
+            enumerates = enumerates || (depth == 0 && n == 4 && memcmp(from, "enum", 4) == 0);
+        } else {
+            depth += (*s == '{') - (*s == '}');
+            inside += (*s == '(') - (*s == ')');
+            if (*s == '}' && depth == 0) enumerates = false;
+            s++;
+        }
+    }
+}
+
+/* The texts that define what stands in this one. */
+static uint32_t code_needs(const char *code) {
+    uint32_t needs = 0;
+    for (const char *s = code; *s;) {
+        const char *from = s;
+        uint64_t h;
+        while (is_word(*s)) s++;
+        if (s > from) needs |= code_index.texts[code_slot(from, (size_t)(s - from), &h)];
+        else s++;
+    }
+    return needs;
+}
+
+static void code_make_index(void) {
+    for (int i = 0; i < CODE_TEXTS; i++) code_define(prelude[i], 1u << i);
+    for (int i = 0; i < CODE_TEXTS; i++) code_index.needs[i] = code_needs(prelude[i]) | 1u << i;
+}
+
+/* And what these need. */
+static uint32_t code_closure(uint32_t texts) {
+    for (uint32_t before = 0; before != texts;) {
+        before = texts;
+        for (int i = 0; i < CODE_TEXTS; i++)
+            if (texts >> i & 1) texts |= code_index.needs[i];
+    }
+    return texts;
 }
 
 /* ---- the cache on disk: KEY.cubin holds a program, KEY.in names the program of a kernel ---- */
@@ -14834,6 +14933,23 @@ static bool needs_hopper(const kernel *k) {
     return strncmp(k->name, "wgmma_", 6) == 0 || strncmp(k->name, "sgemm_fed", 9) == 0;
 }
 
+/* The texts that its kernels need, and these. */
+static void put_program(const program *p, text *t) {
+    uint32_t needs = 1; /* types and conversions */
+    bool all = false;
+    pthread_once(&code_index.once, code_make_index);
+    for (int i = 0; i < p->n; i++) {
+        needs |= code_needs(p->kernels[i]->source);
+        all = all || needs_hopper(p->kernels[i]);
+    }
+    for (const char *const *code = hopper; all && *code; code++) needs |= code_needs(*code);
+    needs = code_closure(needs);
+    for (int i = 0; i < CODE_TEXTS; i++)
+        if (needs >> i & 1) text_add(t, prelude[i], strlen(prelude[i]));
+    for (const char *const *code = hopper; all && *code; code++) text_add(t, *code, strlen(*code));
+    for (int i = 0; i < p->n; i++) put(t, "%s", p->kernels[i]->source);
+}
+
 /* Options that older versions do not know come last and are left out at a second try. */
 static void program_compile(program *p) {
     char arch[48];
@@ -14844,13 +14960,7 @@ static void program_compile(program *p) {
     gn__cu_handle h = NULL;
     const uint64_t from = gn_now_us();
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", p->device->arch_name);
-    put_code(&t, prelude);
-    for (int i = 0; i < p->n; i++)
-        if (needs_hopper(p->kernels[i])) {
-            put_code(&t, hopper);
-            break;
-        }
-    for (int i = 0; i < p->n; i++) put(&t, "%s", p->kernels[i]->source);
+    put_program(p, &t);
     p->failed = t.failed;
     for (int n = 7, r = 5; n >= 3 && r == 5 && !t.failed; n -= 4) { /* 5: an invalid option */
         if (cu.nvrtcCreateProgram(&h, t.s, "genie.cu", 0, NULL, NULL) != 0) {
