@@ -1038,6 +1038,7 @@ static const char shared_text[] =
     "D int get(i16 x) { return x; }\n"
     "D int get(u16 x) { return x; }\n"
     "D i64 get(u32 x) { return x; }\n"
+    "D u64 get(u64 x) { return x; }\n"
     "D void put(float &o, float v) { o = v; }\n"
     "D void put(float &o, double v) { o = (float)v; }\n"
     "D void put(double &o, double v) { o = v; }\n"
@@ -1046,22 +1047,16 @@ static const char shared_text[] =
     "D void put(f16 &o, double v) { o.b = float_half(odd(v)); }\n"
     "D void put(bf16 &o, float v) { o.b = float_bfloat(v); }\n"
     "D void put(bf16 &o, double v) { o.b = float_bfloat(odd(v)); }\n"
-    "D void put(int &o, int v) { o = v; }\n"
-    "D void put(int &o, i64 v) { o = (int)(u32)(u64)v; }\n"
-    "D void put(i64 &o, int v) { o = v; }\n"
-    "D void put(i64 &o, i64 v) { o = v; }\n"
-    "D void put(u8 &o, int v) { o = (u8)(u32)v; }\n"
-    "D void put(u8 &o, i64 v) { o = (u8)(u64)v; }\n"
-    "D void put(i8 &o, int v) { o = (i8)v; }\n"
-    "D void put(i8 &o, i64 v) { o = (i8)v; }\n"
-    "D void put(i16 &o, int v) { o = (i16)v; }\n"
-    "D void put(i16 &o, i64 v) { o = (i16)v; }\n"
-    "D void put(u16 &o, int v) { o = (u16)v; }\n"
-    "D void put(u16 &o, i64 v) { o = (u16)v; }\n"
-    "D void put(u32 &o, int v) { o = (u32)v; }\n"
-    "D void put(u32 &o, i64 v) { o = (u32)v; }\n"
-    "D void put(b8 &o, int v) { o.b = v != 0; }\n"
-    "D void put(b8 &o, i64 v) { o.b = v != 0; }\n"
+    "// integers wrap\n"
+    "template <class S> M void put(int &o, S v) { o = (int)(u32)(u64)v; }\n"
+    "template <class S> M void put(i64 &o, S v) { o = (i64)v; }\n"
+    "template <class S> M void put(u64 &o, S v) { o = (u64)v; }\n"
+    "template <class S> M void put(u8 &o, S v) { o = (u8)(u64)v; }\n"
+    "template <class S> M void put(i8 &o, S v) { o = (i8)v; }\n"
+    "template <class S> M void put(i16 &o, S v) { o = (i16)v; }\n"
+    "template <class S> M void put(u16 &o, S v) { o = (u16)v; }\n"
+    "template <class S> M void put(u32 &o, S v) { o = (u32)(u64)v; }\n"
+    "template <class S> M void put(b8 &o, S v) { o.b = v != 0; }\n"
     "template <class T> struct compute { typedef T t; };\n"
     "template <> struct compute<f16> { typedef float t; };\n"
     "template <> struct compute<bf16> { typedef float t; };\n"
@@ -1106,26 +1101,32 @@ static const char shared_text[] =
     "D double gn_add(double a, double b) { return a + b; }\n"
     "D int gn_add(int a, int b) { return (int)((u32)a + (u32)b); }\n"
     "D i64 gn_add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }\n"
+    "D u64 gn_add(u64 a, u64 b) { return a + b; }\n"
     "D float gn_sub(float a, float b) { return a - b; }\n"
     "D double gn_sub(double a, double b) { return a - b; }\n"
     "D int gn_sub(int a, int b) { return (int)((u32)a - (u32)b); }\n"
     "D i64 gn_sub(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }\n"
+    "D u64 gn_sub(u64 a, u64 b) { return a - b; }\n"
     "D float gn_mul(float a, float b) { return a * b; }\n"
     "D double gn_mul(double a, double b) { return a * b; }\n"
     "D int gn_mul(int a, int b) { return (int)((u32)a * (u32)b); }\n"
     "D i64 gn_mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }\n"
+    "D u64 gn_mul(u64 a, u64 b) { return a * b; }\n"
     "D float gn_div(float a, float b) { return a / b; }\n"
     "D double gn_div(double a, double b) { return a / b; }\n"
     "D int gn_div(int a, int b) { return b == 0 ? 0 : b == -1 ? (int)(0u - (u32)a) : a / b; }\n"
     "D i64 gn_div(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0ull - (u64)a) : a / b; }\n"
+    "D u64 gn_div(u64 a, u64 b) { return b == 0 ? 0 : a / b; }\n"
     "D float gn_neg(float a) { return -a; }\n"
     "D double gn_neg(double a) { return -a; }\n"
     "D int gn_neg(int a) { return (int)(0u - (u32)a); }\n"
     "D i64 gn_neg(i64 a) { return (i64)(0ull - (u64)a); }\n"
+    "D u64 gn_neg(u64 a) { return 0ull - a; }\n"
     "D float gn_abs(float a) { return fabsf(a); }\n"
     "D double gn_abs(double a) { return fabs(a); }\n"
     "D int gn_abs(int a) { return a < 0 ? (int)(0u - (u32)a) : a; }\n"
     "D i64 gn_abs(i64 a) { return a < 0 ? (i64)(0ull - (u64)a) : a; }\n"
+    "D u64 gn_abs(u64 a) { return a; }\n"
     "D float gn_pow(float a, float b) { return powf(a, b); }\n"
     "D double gn_pow(double a, double b) { return pow(a, b); }\n"
     "D float gn_exp(float a) { return expf(a); }\n"
@@ -1237,8 +1238,10 @@ static const char shared_text[] =
     "D double gn_fmod(double a, double b) { return fmod(a, b); }\n"
     "D int gn_fmod(int a, int b) { return b == 0 || b == -1 ? 0 : a % b; }\n"
     "D i64 gn_fmod(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % b; }\n"
+    "D u64 gn_fmod(u64 a, u64 b) { return b == 0 ? 0 : a % b; }\n"
     "template <class T> M T gn_remainder(T a, T b) { T m = gn_fmod(a, b); "
     "return m != 0 && (m < 0) != (b < 0) ? m + b : m; }\n"
+    "template <> M u64 gn_remainder<u64>(u64 a, u64 b) { return gn_fmod(a, b); }\n"
     "D float gn_floordiv(float a, float b) {\n"
     "  float m = fmodf(a, b), q = rintf((a - m) / b) - (float)(m != 0 && (m < 0) != (b < 0));\n"
     "  return b == 0 ? a / b : q == 0 ? copysignf(0.f, a / b) : q;\n"
@@ -1249,12 +1252,15 @@ static const char shared_text[] =
     "}\n"
     "D int gn_floordiv(int a, int b) { int m = gn_fmod(a, b); return gn_div(a, b) - (m != 0 && (m < 0) != (b < 0)); }\n"
     "D i64 gn_floordiv(i64 a, i64 b) { i64 m = gn_fmod(a, b); return gn_div(a, b) - (m != 0 && (m < 0) != (b < 0)); }\n"
+    "D u64 gn_floordiv(u64 a, u64 b) { return gn_div(a, b); }\n"
     "D int gn_shl(int a, int b) { return b < 0 || b >= 32 ? 0 : (int)((u32)a << b); }\n"
     "D i64 gn_shl(i64 a, i64 b) { return b < 0 || b >= 64 ? 0 : (i64)((u64)a << b); }\n"
+    "D u64 gn_shl(u64 a, u64 b) { return b >= 64 ? 0 : a << b; }\n"
     "template <class T> M T gn_shr(T a, T b) {\n"
     "  if (b < 0 || b >= (T)(8 * sizeof(T))) return a < 0 ? -1 : 0;\n"
     "  return a < 0 ? (T)~(T)(~a >> b) : (T)(a >> b);\n"
     "}\n"
+    "template <> M u64 gn_shr<u64>(u64 a, u64 b) { return b >= 64 ? 0 : a >> b; }\n"
     "template <class T> M T gn_fma(T a, T b, T c) { return a * b + c; }\n"
     "template <> M float gn_fma<float>(float a, float b, float c) { return fmaf(a, b, c); }\n"
     "template <> M double gn_fma<double>(double a, double b, double c) { return fma(a, b, c); }\n"
@@ -1362,7 +1368,7 @@ static const char shared_text[] =
     "template <> struct cast_to<double> { template <class S> static M double of(S v) { return (double)v; } };\n"
     "template <class T> struct cast_half { static M float of(float v) { T h; put(h, v); return get(h); } "
     "static M float of(double v) { T h; put(h, v); return get(h); }\n"
-    "  static M float of(int v) { return of((float)v); } static M float of(i64 v) { return of((float)v); } };\n"
+    "  template <class S> static M float of(S v) { return of((float)v); } };\n"
     "template <> struct cast_to<f16> : cast_half<f16> {};\n"
     "template <> struct cast_to<bf16> : cast_half<bf16> {\n"
     "  using cast_half<bf16>::of;\n"
@@ -1374,22 +1380,23 @@ static const char shared_text[] =
     "#endif\n"
     "  }\n"
     "};\n"
-    "template <> struct cast_to<int> { static M int of(int v) { return v; } static M int of(i64 v) { "
-    "return (int)(u32)(u64)v; }\n"
+    "template <> struct cast_to<int> { template <class S> static M int of(S v) { return (int)(u32)(u64)v; }\n"
     "  static M int of(float v) { return v != v ? 0 : v <= -2147483648.f ? (-2147483647 - 1) : v >= 2147483648.f ? "
     "2147483647 : (int)v; }\n"
     "  static M int of(double v) { return v != v ? 0 : v <= -2147483648. ? (-2147483647 - 1) : v >= 2147483647. ? "
     "2147483647 : (int)v; } };\n"
-    "template <> struct cast_to<i64> { static M i64 of(int v) { return v; } static M i64 of(i64 v) { return v; } "
+    "template <> struct cast_to<i64> { template <class S> static M i64 of(S v) { return (i64)v; } "
     "static M i64 of(float v) { return of((double)v); }\n"
     "  static M i64 of(double v) { return v != v ? 0 : v <= -9223372036854775808. ? (-9223372036854775807ll - 1) : "
     "v >= 9223372036854775808. ? 9223372036854775807ll : (i64)v; } };\n"
-    "template <> struct cast_to<u8> { static M int of(int v) { return v & 255; } static M int of(i64 v) { "
-    "return (int)(v & 255); }\n"
+    "template <> struct cast_to<u64> { template <class S> static M u64 of(S v) { return (u64)v; } "
+    "static M u64 of(float v) { return of((double)v); }\n"
+    "  static M u64 of(double v) { return v != v || v <= 0 ? 0 : v >= 18446744073709551616. ? ~0ull : (u64)v; } };\n"
+    "template <> struct cast_to<u8> { template <class S> static M int of(S v) { return (int)((u64)v & 255); }\n"
     "  static M int of(float v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } "
     "static M int of(double v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } };\n"
-    "template <class T, class C, i64 LEAST, i64 MOST> struct cast_narrow { static M C of(int v) { return (T)v; } "
-    "static M C of(i64 v) { return (T)v; } static M C of(float v) { return of((double)v); }\n"
+    "template <class T, class C, i64 LEAST, i64 MOST> struct cast_narrow { template <class S> static M C of(S v) { "
+    "return (T)(u64)v; } static M C of(float v) { return of((double)v); }\n"
     "  static M C of(double v) { return v != v ? 0 : v <= (double)LEAST ? (C)LEAST : v >= (double)MOST ? (C)MOST : "
     "(C)v; } };\n"
     "template <> struct cast_to<i8> : cast_narrow<i8, int, -128, 127> {};\n"
@@ -1680,6 +1687,7 @@ static const char warpgroup_text[] =
 #define GN__CU_TYPE_I16 "i16", "int", false
 #define GN__CU_TYPE_U16 "u16", "int", false
 #define GN__CU_TYPE_U32 "u32", "i64", false
+#define GN__CU_TYPE_U64 "u64", "u64", false
 
 static const struct {
     uint8_t bytes;
@@ -2278,7 +2286,9 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
 }
 
 /* What it is computed in holds more bits than it does: they are dropped before anything looks at them. */
-static bool drops_bits(gn_dtype d) { return types[d].real ? d == GN_F16 || d == GN_BF16 : d != GN_I32 && d != GN_I64; }
+static bool drops_bits(gn_dtype d) {
+    return types[d].real ? d == GN_F16 || d == GN_BF16 : d != GN_I32 && types[d].bytes < 8;
+}
 
 /* Behind instruction i its value has bits to drop: not where it is one of its inputs, or a truth value. */
 static bool loop_drops(const loop *l, uint32_t i, const gn_instr *in) {
@@ -2517,7 +2527,9 @@ typedef struct reducing {
     const param *to;
 } reducing;
 
-static const char *wide_type(gn_dtype dtype) { return types[dtype].real ? types[dtype].compute : "i64"; }
+static const char *wide_type(gn_dtype dtype) {
+    return types[dtype].real || dtype == GN_U64 ? types[dtype].compute : "i64";
+}
 
 typedef enum reduce_kind {
     REDUCE_NONE,
@@ -2547,21 +2559,21 @@ static bool is_near(gn_dtype dtype, const row_order *w) {
     return types[dtype].real && (!w->narrow || w->span / w->lanes > 512);
 }
 
+/* What an accumulator takes. */
+static const char *accumulated_type(reduce_kind kind, gn_dtype dtype) {
+    return kind == REDUCE_PROD && types[dtype].real ? "double" : wide_type(dtype);
+}
+
 /* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where
    the whole does not. */
 static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype dtype, const row_order *w) {
     if (kind == REDUCE_SUM || kind == REDUCE_MEAN)
         snprintf(out, size, is_near(dtype, w) ? "near_sum<%s>" : "sum_of<%s>", wide_type(dtype));
     else if (kind == REDUCE_PROD)
-        snprintf(out, size, dtype == GN_F64 ? "near_prod" : "prod_of<%s>", types[dtype].real ? "double" : "i64");
+        snprintf(out, size, dtype == GN_F64 ? "near_prod" : "prod_of<%s>", accumulated_type(kind, dtype));
     else
         snprintf(out, size, "best_of<%s, %s>", wide_type(dtype),
                  kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
-}
-
-/* What an accumulator takes. */
-static const char *accumulated_type(reduce_kind kind, gn_dtype dtype) {
-    return kind == REDUCE_PROD && types[dtype].real ? "double" : wide_type(dtype);
 }
 
 /* What accumulator `a` of n elements gives. */
@@ -6925,6 +6937,7 @@ static const char along_text[] =
     "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } "
     "static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
     "template <> M double run_max<double>::none() { return gn_f32(0xff800000u); }\n"
+    "template <> M u64 run_max<u64>::none() { return 0; }\n"
     "// What stands before and in each thread's element among the block's 256.\n"
     "template <class R, class C> M C scan(C v) {\n"
     "  __shared__ C part[256];\n"
@@ -7037,7 +7050,7 @@ static void emit_along(emit *e, uint32_t node, const char *label, const char *jo
     const gn_view *in = view_of(e, x), *out = view_of(e, node);
     const char *c = in->dtype == GN_F64 && strcmp(join, "run_max") != 0 ? "twice"
                     : types[in->dtype].real                             ? "double"
-                                                                        : "i64",
+                                                                        : wide_type(in->dtype),
                *type = types[in->dtype].name;
     char more[200], name[40];
     rows r;
@@ -7077,8 +7090,8 @@ static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *la
     gn_dtype d = view_of(e, x)->dtype;
     const char *position = is_few(r->n) ? "int" : "i64";
     char more[80];
-    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n", types[d].real ? "double" : "i64",
-             position, attrs_of(e, node)[1] != 0);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n",
+             types[d].real ? "double" : wide_type(d), position, attrs_of(e, node)[1] != 0);
     put_along_type(e, r, d, GN_I64, more);
     emit_node(e, x, types[d].name, true, "a");
     if (!first) emit_pointer(e, position, true, "from", from);
