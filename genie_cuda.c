@@ -7237,6 +7237,173 @@ static const char solve_text[] =
     "    __syncthreads();\n"
     "  }\n"
     "}\n"
+    "// The same of a large matrix, a panel of 16 columns at a time and with the same bits: each element takes off the "
+    "same\n"
+    "// products in the same order. P: N, W, R (rows of the matrix for each thread), ROOT, UPPER, ONES. state: "
+    "determinant,\n"
+    "// whether it goes on; swaps: the row that each pivot came from.\n"
+    "enum { SOLVE_PANEL = 16, SOLVE_WIDE = 32, SOLVE_HIGH = 64 };\n"
+    "// Columns from `first` on, in registers.\n"
+    "template <class P> M void solve_panel(double *m, double *state, int *swaps, int first) {\n"
+    "  __shared__ double top[SOLVE_PANEL], other[SOLVE_PANEL], across[SOLVE_PANEL];\n"
+    "  const int t = threadIdx.x, count = P::N - first < SOLVE_PANEL ? P::N - first : SOLVE_PANEL;\n"
+    "  double x[P::R][SOLVE_PANEL], det = first ? state[0] : 1;\n"
+    "  if (first && state[1] == 0) return;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int k = 0; k < SOLVE_PANEL; k++) {\n"
+    "    const int i = first + t + r * 256;\n"
+    "    x[r][k] = i < P::N && k < count ? m[(i64)i * P::W + first + k] : 0;\n"
+    "  }\n"
+    "  UNROLL for (int j = 0; j < SOLVE_PANEL; j++) if (j < count) {\n"
+    "    const int p = first + j;\n"
+    "    int q = p;\n"
+    "    if (!P::ROOT) {\n"
+    "      best_of<double, false> b;\n"
+    "      b.init();\n"
+    "      UNROLL for (int r = 0; r < P::R; r++) {\n"
+    "        const int i = first + t + r * 256;\n"
+    "        if (i >= p && i < P::N) b.take(gn_abs(x[r][j]), i);\n"
+    "      }\n"
+    "      b = together<256>(b);\n"
+    "      q = (int)b.at;\n"
+    "      if (q != p) det = -det;\n"
+    "      if (t == 0) swaps[p] = q;\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int k = 0; k < SOLVE_PANEL; k++) {\n"
+    "      const int i = first + t + r * 256;\n"
+    "      if (i == p) top[k] = x[r][k];\n"
+    "      if (i == q) other[k] = x[r][k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    double d = other[j];\n"
+    "    det = det * d;\n"
+    "    if (P::ROOT ? !(d > 0) : d == 0) {\n"
+    "      if (t == 0) { state[0] = det; state[1] = 0; }\n"
+    "      return;\n"
+    "    }\n"
+    "    if (P::ROOT) d = gn_sqrt(d);\n"
+    "    UNROLL for (int r = 0; r < P::R; r++) {\n"
+    "      const int i = first + t + r * 256;\n"
+    "      UNROLL for (int k = 0; k < SOLVE_PANEL; k++) x[r][k] = q == p ? x[r][k] : i == p ? other[k] : i == q ? "
+    "top[k] : x[r][k];\n"
+    "      if (P::ROOT && i == p) x[r][j] = d;\n"
+    "      if (i > p) x[r][j] = x[r][j] / d;\n"
+    "      if (P::ROOT && i > p && i < first + SOLVE_PANEL) across[i - first] = x[r][j];\n"
+    "    }\n"
+    "    if (P::ROOT) __syncthreads();\n"
+    "    UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int k = j + 1; k < SOLVE_PANEL; k++)\n"
+    "      if (first + t + r * 256 > p && k < count) x[r][k] -= x[r][j] * (P::ROOT ? across[k] : other[k]);\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int k = 0; k < SOLVE_PANEL; k++) {\n"
+    "    const int i = first + t + r * 256;\n"
+    "    if (i >= P::N || k >= count) continue;\n"
+    "    m[(i64)i * P::W + first + k] = x[r][k];\n"
+    "    if (P::ROOT && i >= first + count) m[(i64)(first + k) * P::W + i] = x[r][k];\n"
+    "  }\n"
+    "  if (t == 0) { state[0] = det; state[1] = 1; }\n"
+    "}\n"
+    "// 64 rows from `row` on, below `end`, and 32 columns from `col` on: less the panel's columns times its rows u.\n"
+    "template <class P> M void solve_less(double *m, double (*u)[SOLVE_WIDE], int from, int count, int row, int "
+    "end, int col) {\n"
+    "  __shared__ double l[SOLVE_HIGH][SOLVE_PANEL + 1];\n"
+    "  const int t = threadIdx.x, x = t & 15, y = t >> 4;\n"
+    "  __syncthreads();\n"
+    "  for (int i = t; i < SOLVE_HIGH * SOLVE_PANEL; i += 256) {\n"
+    "    const int r = row + i / SOLVE_PANEL, k = i % SOLVE_PANEL;\n"
+    "    l[i / SOLVE_PANEL][k] = r < end && k < count ? m[(i64)r * P::W + from + k] : 0;\n"
+    "  }\n"
+    "  double a[4][2];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 2; c++) {\n"
+    "    const int r = row + y + i * 16, k = col + x + c * 16;\n"
+    "    a[i][c] = r < end && k < P::W ? m[(i64)r * P::W + k] : 0;\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int s = 0; s < SOLVE_PANEL; s++) {\n"
+    "    const int j = P::UPPER ? SOLVE_PANEL - 1 - s : s;\n"
+    "    if (j < count) UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 2; c++)\n"
+    "      a[i][c] -= l[y + i * 16][j] * u[j][x + c * 16];\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 2; c++) {\n"
+    "    const int r = row + y + i * 16, k = col + x + c * 16;\n"
+    "    if (r < end && k < P::W) m[(i64)r * P::W + k] = a[i][c];\n"
+    "  }\n"
+    "}\n"
+    "// The panel's part of 32 columns: u, from the panel's rows and columns.\n"
+    "template <class P> M void solve_rows(double *m, double (*u)[SOLVE_WIDE], int first, int count, int col, bool "
+    "divides) {\n"
+    "  __shared__ double l[SOLVE_PANEL][SOLVE_PANEL];\n"
+    "  const int t = threadIdx.x;\n"
+    "  for (int i = t; i < SOLVE_PANEL * SOLVE_PANEL; i += 256) {\n"
+    "    const int r = i / SOLVE_PANEL, k = i % SOLVE_PANEL;\n"
+    "    l[r][k] = r < count && k < count ? m[(i64)(first + r) * P::W + first + k] : 0;\n"
+    "  }\n"
+    "  for (int i = t; i < SOLVE_PANEL * SOLVE_WIDE; i += 256) {\n"
+    "    const int r = i / SOLVE_WIDE, k = col + i % SOLVE_WIDE;\n"
+    "    u[r][i % SOLVE_WIDE] = r < count && k < P::W ? m[(i64)(first + r) * P::W + k] : 0;\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (int s = 0; s < count && !P::ROOT; s++) {\n"
+    "    const int j = P::UPPER ? count - 1 - s : s;\n"
+    "    if (divides) {\n"
+    "      if (t < SOLVE_WIDE) u[j][t] = u[j][t] / l[j][j];\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "    for (int i = t; i < SOLVE_PANEL * SOLVE_WIDE; i += 256) {\n"
+    "      const int r = i / SOLVE_WIDE, k = i % SOLVE_WIDE;\n"
+    "      if (r < count && (P::UPPER ? r < j : r > j)) u[r][k] -= l[r][j] * u[j][k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  for (int i = t; i < SOLVE_PANEL * SOLVE_WIDE && !P::ROOT; i += 256) {\n"
+    "    const int r = i / SOLVE_WIDE, k = col + i % SOLVE_WIDE;\n"
+    "    if (r < count && k < P::W) m[(i64)(first + r) * P::W + k] = u[r][i % SOLVE_WIDE];\n"
+    "  }\n"
+    "}\n"
+    "// Where row i of 32 columns comes from when the panel's rows are swapped one after another.\n"
+    "D int solve_source(const int *swaps, int first, int count, int i) {\n"
+    "  for (int j = count - 1; j >= 0; j--) i = i == first + j ? swaps[j] : i == swaps[j] ? first + j : i;\n"
+    "  return i;\n"
+    "}\n"
+    "// Columns behind a panel.\n"
+    "template <class P> M void solve_behind(double *m, const double *state, const int *swaps, int first) {\n"
+    "  enum { MOVED = 2 * SOLVE_PANEL * SOLVE_WIDE / 256 };\n"
+    "  __shared__ double u[SOLVE_PANEL][SOLVE_WIDE];\n"
+    "  __shared__ int from[SOLVE_PANEL];\n"
+    "  const int t = threadIdx.x, count = P::N - first < SOLVE_PANEL ? P::N - first : SOLVE_PANEL;\n"
+    "  const int col = first + count + blockIdx.x * SOLVE_WIDE, k = col + t % SOLVE_WIDE;\n"
+    "  if (state[1] == 0) return;\n"
+    "  if (!P::ROOT) {\n"
+    "    double moved[MOVED];\n"
+    "    if (t < count) from[t] = swaps[first + t];\n"
+    "    __syncthreads();\n"
+    "    for (int pass = 0; pass < 2; pass++) {\n"
+    "      UNROLL for (int v = 0; v < MOVED; v++) {\n"
+    "        const int j = t / SOLVE_WIDE + v * (256 / SOLVE_WIDE), to = j < count ? first + j : j < 2 * count ? "
+    "from[j - count] : -1;\n"
+    "        if (to < 0 || k >= P::W) continue;\n"
+    "        if (pass) m[(i64)to * P::W + k] = moved[v];\n"
+    "        else moved[v] = m[(i64)solve_source(from, first, count, to) * P::W + k];\n"
+    "      }\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "  }\n"
+    "  solve_rows<P>(m, u, first, count, col, false);\n"
+    "  for (int row = first + count; row < P::N; row += SOLVE_HIGH)\n"
+    "    if (!P::ROOT || row + SOLVE_HIGH > col) solve_less<P>(m, u, first, count, row, P::N, col);\n"
+    "}\n"
+    "// Right sides of a triangle, 32 columns of them.\n"
+    "template <class P> M void solve_sides(double *m) {\n"
+    "  __shared__ double u[SOLVE_PANEL][SOLVE_WIDE];\n"
+    "  const int col = P::N + blockIdx.x * SOLVE_WIDE, panels = (P::N + SOLVE_PANEL - 1) / SOLVE_PANEL;\n"
+    "  for (int s = 0; s < panels; s++) {\n"
+    "    const int first = (P::UPPER ? panels - 1 - s : s) * SOLVE_PANEL, count = P::N - first < SOLVE_PANEL ? P::N - "
+    "first : SOLVE_PANEL;\n"
+    "    __syncthreads();\n"
+    "    solve_rows<P>(m, u, first, count, col, !P::ONES);\n"
+    "    for (int row = P::UPPER ? 0 : first + count; row < (P::UPPER ? first : P::N); row += SOLVE_HIGH)\n"
+    "      solve_less<P>(m, u, first, count, row, P::UPPER ? first : P::N, col);\n"
+    "  }\n"
+    "}\n"
     "// Element i of a grid (…,G1,G2), joined with those of its equal neighbours before it: the larger of two roots "
     "comes below the smaller. P: T, G1, G2, CORNERS, place(element)\n"
     "D u32 component_of(volatile u32 *root, u32 i) { while (root[i] != i) i = root[i]; return i; }\n"
@@ -7292,7 +7459,118 @@ static void put_solve_load(emit *e, const gn_view *v, const char *name, int64_t 
         (long long)v->strides[lead.rank], (long long)columns, (long long)v->strides[lead.rank + 1]);
 }
 
-/* A block a matrix at a time, in its shared memory where it fits. */
+/* Matrices that one block does not hold: in rounds of so many as the scratch memory takes. */
+typedef struct solve_form {
+    int64_t kind, N, K, W, batch, count; /* count: matrices of a round */
+    bool root, upper, ones;
+    size_t state, swaps; /* bytes in front of them in scratch */
+} solve_form;
+
+/* False: a block a matrix does better. */
+static bool solve_blocked(emit *e, solve_form *f) {
+    enum { SCRATCH = 256 << 20, ROUNDS = 4 };
+    size_t each = gn_size_mul((size_t)(f->N * f->W), 8), all = each + 16 + (size_t)f->N * 4;
+    f->count = (int64_t)(SCRATCH / all);
+    if (f->count > f->batch) f->count = f->batch;
+    if (f->count > 65535) f->count = 65535;
+    if (f->count < 1 || blocks_for(f->batch, f->count) > ROUNDS) return false;
+    f->state = (size_t)f->count * each;
+    f->swaps = f->state + (size_t)f->count * 16;
+    if ((size_t)f->count * all > e->scratch) e->scratch = (size_t)f->count * all;
+    return true;
+}
+
+static void put_solve_form(emit *e, const solve_form *f, bool back) {
+    put(&e->types, "struct @_p { enum { N = %lld, W = %lld, R = %lld, ROOT = %d, UPPER = %d, ONES = %d }; };\n",
+        (long long)f->N, (long long)f->W, (long long)blocks_for(f->N, 256), f->root, back && f->upper, f->ones);
+    emit_pointer(e, "double", false, "all", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    put(&e->body, "  double *m = all + (i64)blockIdx.y * %lldll;\n", (long long)(f->N * f->W));
+}
+static void put_solve_state(emit *e, const solve_form *f) {
+    emit_pointer(e, "double", false, "state", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)f->state });
+    emit_pointer(e, "int", false, "swaps", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)f->swaps });
+    put(&e->body, "  state += blockIdx.y * 2;\n  swaps += (i64)blockIdx.y * %lldll;\n", (long long)f->N);
+}
+
+/* An element of m for each thread; `from`: the round's first matrix, of `count`. */
+static void put_solve_each(emit *e, const solve_form *f, int64_t from, int64_t columns) {
+    emit_number(e, "i64", "from", PARAM_LONG, from);
+    put(&e->body,
+        "  const i64 i = (i64)blockIdx.x * 256 + threadIdx.x, at = from + blockIdx.y;\n  if (i >= %lldll) return;\n"
+        "  const int r = (int)(i / %lld), k = (int)(i %% %lld);\n",
+        (long long)(f->N * columns), (long long)columns, (long long)columns);
+}
+static void put_solve_element(emit *e, const gn_view *v, const char *name, const char *column) {
+    gn_view lead = *v;
+    lead.rank -= 2;
+    gn_view c = gn_view_collapse(&lead);
+    put(&e->body, "get(%s[", name);
+    put_offset(&e->body, &c, "at", false);
+    put(&e->body, " + r * %lldll + (%s) * %lldll])", (long long)v->strides[lead.rank], column,
+        (long long)v->strides[lead.rank + 1]);
+}
+
+static void emit_solve_load(emit *e, uint32_t node, const solve_form *f, int64_t from, int64_t count) {
+    const gn_view *a = view_of(e, input(e, node, 0));
+    put_solve_form(e, f, false);
+    emit_node(e, input(e, node, 0), types[a->dtype].name, true, "a");
+    if (f->K) emit_node(e, input(e, node, 1), types[a->dtype].name, true, "b");
+    put_solve_each(e, f, from, f->W);
+    put(&e->body, "  m[i] = ");
+    if (f->K) put(&e->body, "k < %lld ? ", (long long)f->N);
+    put_solve_element(e, a, "a", "k");
+    char column[40];
+    snprintf(column, sizeof column, "k - %lld", (long long)f->N);
+    if (f->K) put(&e->body, " : ");
+    if (f->K) put_solve_element(e, view_of(e, input(e, node, 1)), "b", column);
+    put(&e->body, ";\n");
+    emit_launch(e, "solve_load", (uint64_t)blocks_for(f->N * f->W, 256), (uint64_t)count, 256);
+}
+
+static void emit_solve_store(emit *e, uint32_t node, const solve_form *f, int64_t from, int64_t count) {
+    const char *type = types[view_of(e, node)->dtype].name;
+    int64_t columns = f->K ? f->K : f->N;
+    bool det = f->kind == GN__SOLVE_DET;
+    put_solve_form(e, f, false);
+    put_solve_state(e, f);
+    emit_node(e, node, type, false, "o");
+    put_solve_each(e, f, from, columns);
+    if (det) put(&e->body, "  if (i == 0) put(o[at], cast_to<%s>::of(state[0]));\n", type);
+    else
+        put(&e->body,
+            "  const double x = %s%sm[(i64)r * %lld + %lld + k];\n  put(o[at * %lldll + i], cast_to<%s>::of(x));\n",
+            f->kind == GN__SOLVE_TRIANGULAR ? "" : "state[1] == 0 ? gn_f64(0x7ff8000000000000ull) : ",
+            f->root ? "k > r ? 0.0 : " : "", (long long)f->W, (long long)(f->K ? f->N : 0), (long long)(f->N * columns),
+            type);
+    emit_launch(e, "solve_store", (uint64_t)(det ? 1 : blocks_for(f->N * columns, 256)), (uint64_t)count, 256);
+}
+
+static void emit_solve_round(emit *e, uint32_t node, const solve_form *f, int64_t from, int64_t count) {
+    enum { PANEL = 16, WIDE = 32 }; /* as in the device text */
+    emit_solve_load(e, node, f, from, count);
+    for (int64_t first = 0; first < f->N && f->kind != GN__SOLVE_TRIANGULAR; first += PANEL) {
+        int64_t behind = f->W - first - PANEL < f->W - f->N ? f->W - f->N : f->W - first - PANEL;
+        put_solve_form(e, f, false);
+        put_solve_state(e, f);
+        emit_number(e, "int", "first", PARAM_WORD, first);
+        put(&e->body, "  solve_panel<@_p>(m, state, swaps, first);\n");
+        emit_launch(e, f->root ? "cholesky_panel" : "solve_panel", 1, (uint64_t)count, 256);
+        if (behind == 0) continue;
+        put_solve_form(e, f, false);
+        put_solve_state(e, f);
+        emit_number(e, "int", "first", PARAM_WORD, first);
+        put(&e->body, "  solve_behind<@_p>(m, state, swaps, first);\n");
+        emit_launch(e, "solve_behind", (uint64_t)blocks_for(behind, WIDE), (uint64_t)count, 256);
+    }
+    if (f->K) {
+        put_solve_form(e, f, true);
+        put(&e->body, "  solve_sides<@_p>(m);\n");
+        emit_launch(e, "solve_sides", (uint64_t)blocks_for(f->K, WIDE), (uint64_t)count, 256);
+    }
+    emit_solve_store(e, node, f, from, count);
+}
+
+/* A block a matrix at a time, in its shared memory where it fits; large ones by panels. */
 static void emit_solve(emit *e, uint32_t node) {
     enum { SHARED = 40 << 10, SCRATCH = 256 << 20, BLOCKS = 528 };
     const gn_view *a = view_of(e, input(e, node, 0)), *out = view_of(e, node);
@@ -7311,6 +7589,13 @@ static void emit_solve(emit *e, uint32_t node) {
     int64_t W = N + K, batch = gn_view_count(&lead), bytes = N * W * 8, blocks = batch;
     bool shared = bytes <= SHARED;
     const char *type = types[out->dtype].name;
+    bool upper = kind == GN__SOLVE_GENERAL || (bits & 1), ones = (bits & 2) != 0;
+    solve_form f = { kind, N, K, W, batch, 0, root, upper, ones, 0, 0 };
+    if (!shared && solve_blocked(e, &f)) {
+        for (int64_t at = 0; at < batch; at += f.count)
+            emit_solve_round(e, node, &f, at, batch - at < f.count ? batch - at : f.count);
+        return;
+    }
     if (shared && blocks > 1 << 20) blocks = 1 << 20;
     if (!shared && blocks > BLOCKS) blocks = BLOCKS;
     if (!shared && blocks * bytes > SCRATCH) blocks = SCRATCH / bytes > 1 ? SCRATCH / bytes : 1;
@@ -7331,8 +7616,8 @@ static void emit_solve(emit *e, uint32_t node) {
     if (kind != GN__SOLVE_TRIANGULAR)
         put(&e->body, "    ok = solve_eliminate(m, %lld, %lld, %d, det);\n", (long long)N, (long long)W, root);
     if (two)
-        put(&e->body, "    if (ok) solve_substitute(m, %lld, %lld, %d, %d);\n", (long long)N, (long long)W,
-            kind == GN__SOLVE_GENERAL || (bits & 1), (bits & 2) != 0);
+        put(&e->body, "    if (ok) solve_substitute(m, %lld, %lld, %d, %d);\n", (long long)N, (long long)W, upper,
+            ones);
     if (kind == GN__SOLVE_DET)
         put(&e->body, "    if (threadIdx.x == 0) { %s v; put(v, cast_to<%s>::of(det)); o[at] = v; }\n  }\n", type,
             type);
