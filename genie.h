@@ -154,7 +154,6 @@
        - No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST). The context's other devices go on; a
          context over that server alone has ended, and the program opens another.
        - No sparse dtypes. Quantisation is a way to store weights (gn_quantized), not to compute. No Python.
-       - Denoising is not recognised: a program states it (gn_phase).
        - Matmul and linear take inputs of one dtype. The gradient of attention is that of the formula written out, with
          its scores in memory.
 
@@ -1888,7 +1887,8 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
     X(EMBEDDING_BAG, 19, "embedding bag")        \
     X(INTERACTION, 20, "interaction")            \
     X(ADAPTER, 21, "adapter")                    \
-    X(RECURRENT, 22, "recurrent")
+    X(RECURRENT, 22, "recurrent")                \
+    X(DENOISING, 23, "denoising")
 #define GN_RESIDENCIES(X)          \
     X(UNKNOWN, 0, "unknown")       \
     X(ACTIVATION, 1, "activation") \
@@ -21003,6 +21003,40 @@ static void gn__see_optimizer(gn__recognition *w, uint32_t i) {
     gn__seed_phase(w, i, GN_TRAINING);
 }
 
+/* Whether leaf x of the walk's own size is read in it and before it too, and something inside is taken times a number
+   of the run. */
+static bool gn__walk_refines(const gn__recognition *w, const gn__walk *walk, int64_t elements) {
+    bool refined = false, scheduled = false;
+    for (uint32_t k = 0; k < walk->n_inside; k++) {
+        int op = gn__op_at(w, walk->inside[k]);
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            bool given = leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE;
+            scheduled |= given && gn__elements(w, x) == 1 && (op == GN_OP_MUL || op == GN_OP_DIV || op == GN_OP_FMA);
+            refined |= (given || leaf == GN_LEAF_STATE) && gn__elements(w, x) == elements &&
+                       w->reads[x] > gn__reads_inside(w, walk, x) + (leaf == GN_LEAF_STATE);
+        }
+    }
+    return refined && scheduled;
+}
+
+/* The next version of noisy data: it and what a network makes of it, weighed by numbers of the run. They are one with
+   the network's last product. (Ho et al. 2020, Song et al. 2021) */
+static void gn__see_denoising(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    int64_t elements = gn__elements(w, i);
+    if (w->role[i] || !(w->facts[i] & GN__RESULT) || gn__op_sort(gn__op_at(w, i)) != GN__SCALARS || elements < 2)
+        return;
+    if (!gn__walk_up(w, i, GN__SCALARS, GN_NO_NODE, &walk) || walk.n_edge != 1 || !gn__walk_is_new(w, &walk)) return;
+    uint32_t last = walk.edge[0];
+    bool network = gn__op_at(w, last) == GN_OP_CONV || gn__linear_input(w, last) != GN_NO_NODE;
+    if (!network || gn__elements(w, last) != elements || !gn__walk_refines(w, &walk, elements)) return;
+    gn__claim_walk(w, &walk, GN_ROLE_DENOISING, i);
+    gn__groups_join(w, i, last);
+    gn__seed_phase(w, i, GN_DENOISE);
+}
+
 /* In this order: what an earlier one takes, a later one leaves. */
 static const struct {
     uint8_t role;
@@ -21015,6 +21049,7 @@ static const struct {
     { GN_ROLE_EMBEDDING, gn__see_embedding },
     { GN_ROLE_LOSS, gn__see_loss },
     { GN_ROLE_OPTIMIZER, gn__see_optimizer },
+    { GN_ROLE_DENOISING, gn__see_denoising },
     { GN_ROLE_PATCHES, gn__see_patches },
     { GN_ROLE_SEPARABLE_CONV, gn__see_separable },
     { GN_ROLE_CONV, gn__see_conv },
@@ -21253,7 +21288,7 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
 static bool gn__role_covers(uint8_t hinted, uint8_t recognised) {
     bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL ||
                 recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING || recognised == GN_ROLE_ADAPTER ||
-                recognised == GN_ROLE_POOLING || recognised == GN_ROLE_SKIP;
+                recognised == GN_ROLE_POOLING || recognised == GN_ROLE_SKIP || recognised == GN_ROLE_DENOISING;
     bool conv = recognised == GN_ROLE_SEPARABLE_CONV || recognised == GN_ROLE_PATCHES;
     bool attention =
         hinted == GN_ROLE_ATTENTION || hinted == GN_ROLE_CROSS_ATTENTION || hinted == GN_ROLE_GROUPED_ATTENTION;
@@ -24247,7 +24282,7 @@ static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd
                                                              "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec",
                                                              "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c",
                                                              "#f0b79d", "#d98a5f", "#f7d9c9", "#f2f2f2", "#b5e3d3",
-                                                             "#9fd9c5", "#fbe8bd", "#a9c46c" };
+                                                             "#9fd9c5", "#fbe8bd", "#a9c46c", "#e6b8b0" };
 
 /* Boxes in a row: rows of a frame are about equal. */
 static uint32_t gn__run_across(const gn__explanation *k, const gn__run_of *r) {
