@@ -155,7 +155,6 @@
        - No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST). The context's other devices go on; a
          context over that server alone has ended, and the program opens another.
        - No sparse dtypes. Quantisation is a way to store weights (gn_quantized), not to compute. No Python.
-       - Denoising is not recognised: a program states it (gn_phase).
        - Matmul and linear take inputs of one dtype. The gradient of attention is that of the formula written out, with
          its scores in memory.
 
@@ -299,7 +298,8 @@ typedef enum gn_result {
     X(I8, 9, 1, "i8")     \
     X(I16, 10, 2, "i16")  \
     X(U16, 11, 2, "u16")  \
-    X(U32, 12, 4, "u32")
+    X(U32, 12, 4, "u32")  \
+    X(U64, 13, 8, "u64")
 
 typedef enum gn_dtype {
     GN_DTYPE_NONE = 0,
@@ -597,7 +597,7 @@ GN_API gn_result gn_release(gn_tensor slot);
    in gn_scalar, gn_like, the ops with a C number (_c) and every other call that takes a value: for ints a number that
    is fractional or out of range, for bool anything but 0 and 1, for floats a finite number that would round to
    infinity; all others are rounded. A double holds whole numbers exactly up to 2^53; for larger ones use the …_i64
-   forms, with an op gn_add(a, gn_like_i64(a, n)). */
+   forms, with an op gn_add(a, gn_like_i64(a, n)); one of u64 past 2^63 is a cast of the i64 with its bits. */
 GN_API gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value);
 #define gn_full(...) gn_full_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, int64_t value);
@@ -719,8 +719,9 @@ GN_API gn_tensor gn_label(gn_tensor t, const char *label);
 
 /* ---- scalar ops: broadcasting as in NumPy, promotion as in PyTorch ------------------------------------
  * One line each; what no other source is named for follows C99 <math.h> and IEEE 754. Floats are f32, f64, f16, bf16;
- * ints i8, i16, i32, i64, u8, u16, u32. Integers wrap. Of a signed and an unsigned int the result is the signed one
- * when it is wider, else the next signed one above the unsigned (u16 with i16 is i32). */
+ * ints i8, i16, i32, i64, u8, u16, u32, u64. Integers wrap. Of a signed and an unsigned int the result is the signed
+ * one when it is wider, else the next signed one above the unsigned (u16 with i16 is i32); above u64 there is none, so
+ * that u64 with a signed int is GN_BAD_DTYPE, as in PyTorch, but for a 0-d one, which takes the other's dtype. */
 
 #define GN__DECL1(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a);
 #define GN__DECL2(name) GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_tensor b);
@@ -950,7 +951,8 @@ GN_API gn_tensor gn_like_i64_at(const char *file, int line, gn_tensor a, int64_t
 #define gn_like_i64(...) gn_like_i64_at(GN_HERE, __VA_ARGS__)
 
 /* ---- reductions: over the given axes; keep leaves them with size 1 ------------------------------------
- * Sums of ints and bool are i64. max and min: NaN wins; over nothing they are an error. mean over nothing is NaN. */
+ * Sums of ints and bool are i64, those of u64 u64. max and min: NaN wins; over nothing they are an error. mean over
+ * nothing is NaN. */
 #define GN__DECLR(name) \
     GN_API gn_tensor gn_##name##_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep);
 /* clang-format off */
@@ -966,7 +968,7 @@ GN__DECLR(argmax)        /* i64: row-major position within the reduced axes; the
 #define gn_argmax(...) gn_argmax_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(argmin)        /* as argmax: the first NaN, else the first of equals; over nothing an error */
 #define gn_argmin(...) gn_argmin_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(prod)          /* ints and bool: i64, wrapped; over nothing 1 */
+GN__DECLR(prod)          /* ints and bool: i64, wrapped; of u64 u64; over nothing 1 */
 #define gn_prod(...) gn_prod_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(any)           /* bool: not all are 0; over nothing false */
 #define gn_any(...) gn_any_at(GN_HERE, __VA_ARGS__)
@@ -974,7 +976,7 @@ GN__DECLR(all)           /* bool: none is 0; over nothing true */
 #define gn_all(...) gn_all_at(GN_HERE, __VA_ARGS__)
 GN__DECLR(count_nonzero) /* i64; NaN is not 0 */
 #define gn_count_nonzero(...) gn_count_nonzero_at(GN_HERE, __VA_ARGS__)
-GN__DECLR(l1_norm)       /* sum of |a|; ints and bool: i64 */
+GN__DECLR(l1_norm)       /* sum of |a|; ints and bool: i64; of u64 u64 */
 #define gn_l1_norm(...) gn_l1_norm_at(GN_HERE, __VA_ARGS__)
 /* sqrt of the sum of a^2, floats; squares past the largest number give an infinity; the gradient at 0 is 0 */
 GN__DECLR(l2_norm)
@@ -989,7 +991,8 @@ GN_API gn_tensor gn_variance_at(const char *file, int line, gn_tensor a, gn_axes
 #define gn_variance(...) gn_variance_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_std_at(const char *file, int line, gn_tensor a, gn_axes axes, int correction, bool keep);
 #define gn_std(...) gn_std_at(GN_HERE, __VA_ARGS__)
-/* Running along one axis, same shape. cumsum and cumprod of ints and bool are i64, wrapped; cummax: NaN wins. */
+/* Running along one axis, same shape. cumsum and cumprod of ints and bool are i64, of u64 u64, wrapped; cummax: NaN
+   wins. */
 GN_API gn_tensor gn_cumsum_at(const char *file, int line, gn_tensor a, int axis);
 #define gn_cumsum(...) gn_cumsum_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_cumprod_at(const char *file, int line, gn_tensor a, int axis);
@@ -1078,7 +1081,7 @@ GN_API gn_tensor gn_expert_linear_at(const char *file, int line, gn_tensor x, gn
 /* (N) and (M) = (N,M): each element of a times each of b, dtypes promoted as by mul. */
 GN__DECL2(outer)
 #define gn_outer(...) gn_outer_at(GN_HERE, __VA_ARGS__)
-/* Sum of a * b along one axis, the others broadcast: one product of vectors for each. Ints sum in i64. */
+/* Sum of a * b along one axis, the others broadcast: one product of vectors for each. Ints sum in i64, u64 in u64. */
 GN_API gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis);
 #define gn_vecdot(...) gn_vecdot_at(GN_HERE, __VA_ARGS__)
 /* Einstein summation as in NumPy and PyTorch: "bij,bjk->bik". One letter for each axis, commas between tensors, blanks
@@ -1885,7 +1888,8 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
     X(EMBEDDING_BAG, 19, "embedding bag")        \
     X(INTERACTION, 20, "interaction")            \
     X(ADAPTER, 21, "adapter")                    \
-    X(RECURRENT, 22, "recurrent")
+    X(RECURRENT, 22, "recurrent")                \
+    X(DENOISING, 23, "denoising")
 #define GN_RESIDENCIES(X)          \
     X(UNKNOWN, 0, "unknown")       \
     X(ACTIVATION, 1, "activation") \
@@ -5247,14 +5251,14 @@ typedef struct gn__type {
 #endif
 
 /* what scalar bodies are compiled for */
-typedef enum gn__compute { GN__F32, GN__F64, GN__I32, GN__I64, GN__COMPUTE__COUNT } gn__compute;
+typedef enum gn__compute { GN__F32, GN__F64, GN__I32, GN__I64, GN__U64, GN__COMPUTE__COUNT } gn__compute;
 
 #define GN__BIT(d) (1u << (d))
 #define GN__FLOATS (GN__BIT(GN_F32) | GN__BIT(GN_F64) | GN__BIT(GN_F16) | GN__BIT(GN_BF16))
 #define GN__WIDENED (GN__BIT(GN_F32) | GN__BIT(GN_F16) | GN__BIT(GN_BF16)) /* computed in f32 */
 #define GN__OCTETS (GN__BIT(GN_U8) | GN__BIT(GN_I8))
 #define GN__INDEX (GN__BIT(GN_I32) | GN__BIT(GN_I64))
-#define GN__UNSIGNED (GN__BIT(GN_U8) | GN__BIT(GN_U16) | GN__BIT(GN_U32))
+#define GN__UNSIGNED (GN__BIT(GN_U8) | GN__BIT(GN_U16) | GN__BIT(GN_U32) | GN__BIT(GN_U64))
 #define GN__INTS (GN__INDEX | GN__BIT(GN_I8) | GN__BIT(GN_I16) | GN__UNSIGNED)
 #define GN__NUMBERS (GN__FLOATS | GN__INTS)
 #define GN__ALL (GN__NUMBERS | GN__BIT(GN_BOOL))
@@ -5278,11 +5282,13 @@ static const struct {
     [GN_I16] = { "i16", 2, GN__I32, true },
     [GN_U16] = { "u16", 2, GN__I32, true },
     [GN_U32] = { "u32", 4, GN__I64, true },
+    [GN_U64] = { "u64", 8, GN__U64, false },
 };
 
 static bool gn__dtype_ok(int d) { return d > 0 && d < GN_DTYPE__COUNT; }
 static bool gn__is_float(gn_dtype d) { return gn__dtype_ok((int)d) && (GN__BIT(d) & GN__FLOATS) != 0; }
 static size_t gn__bytes_of(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].bytes : 0; }
+static bool gn__is_long(gn_dtype d) { return d == GN_I64 || d == GN_U64; }
 
 GN__UNCHECKED GN__INLINE uint32_t gn__f32_bits(float x) {
     uint32_t u;
@@ -5354,8 +5360,10 @@ static int64_t gn__saturate(double v, double lo, double hi, int64_t least, int64
     return v <= lo ? least : v >= hi ? most : (int64_t)v;
 }
 
+/* Whole numbers of u64 stand in an int64_t as their bits, here and below. */
 static int64_t gn__f64_int(double v, gn_dtype d) {
     switch (d) {
+    case GN_U64: return v < 0x1p64 ? (int64_t)(uint64_t)(v > 0 ? v : 0) : v == v ? -1 : 0;
     case GN_I32: return gn__saturate(v, -2147483648.0, 2147483647.0, INT32_MIN, INT32_MAX);
     case GN_U8: return gn__saturate(v, 0, 255, 0, 255);
     case GN_I8: return gn__saturate(v, -128, 127, INT8_MIN, INT8_MAX);
@@ -5367,6 +5375,8 @@ static int64_t gn__f64_int(double v, gn_dtype d) {
     }
 }
 
+static double gn__int_f64(int64_t v, gn_dtype d) { return d == GN_U64 ? (double)(uint64_t)v : (double)v; }
+
 /* Floats round; a whole number, or a truth value, is there exactly or not at all. */
 static bool gn__holds(gn_dtype d, double v) {
     if (d == GN_F16) return !isfinite(v) || (gn__f32_f16(gn__f64_f32_odd(v)) & 0x7fff) < 0x7c00;
@@ -5374,7 +5384,7 @@ static bool gn__holds(gn_dtype d, double v) {
     if (d == GN_F32) return !isfinite(v) || isfinite((float)v);
     if (gn__is_float(d) || !gn__dtype_ok((int)d)) return true; /* an unknown dtype is another error */
     if (d == GN_BOOL) return v == 0 || v == 1;
-    return v == trunc(v) && v < 9223372036854775808.0 && (double)gn__f64_int(v, d) == v;
+    return v == trunc(v) && v < (d == GN_U64 ? 0x1p64 : 0x1p63) && gn__int_f64(gn__f64_int(v, d), d) == v;
 }
 
 /* Integer wrapped to dtype d. */
@@ -5457,9 +5467,9 @@ static bool gn__broadcast_shapes(const gn_shape *a, const gn_shape *b, gn_shape 
 }
 
 /* The wider of two ints; of a signed and an unsigned one the signed if it is wider, else the next signed one above the
-   other. */
+   other: GN_DTYPE_NONE above u64. */
 static gn_dtype gn__promote_ints(gn_dtype a, gn_dtype b) {
-    static const uint8_t above[9] = { [1] = GN_I16, [2] = GN_I32, [4] = GN_I64 };
+    static const uint8_t above[9] = { [1] = GN_I16, [2] = GN_I32, [4] = GN_I64, [8] = GN_DTYPE_NONE };
     bool ua = (GN__BIT(a) & GN__UNSIGNED) != 0, ub = (GN__BIT(b) & GN__UNSIGNED) != 0;
     if (ua == ub) return gn__bytes_of(a) >= gn__bytes_of(b) ? a : b;
     gn_dtype u = ua ? a : b, i = ua ? b : a;
@@ -5480,12 +5490,14 @@ static gn_dtype gn__promote_pair(gn_dtype a, gn_dtype b) {
 
 static int gn__category(gn_dtype d) { return d == GN_BOOL ? 0 : gn__is_float(d) ? 2 : 1; }
 
-/* A 0-d operand changes the dtype only when its category is higher (PyTorch's torch.result_type). */
+/* A 0-d operand changes the dtype only when its category is higher (PyTorch's torch.result_type). GN_DTYPE_NONE: there
+   is no dtype for all. */
 static gn_dtype gn__promote(const gn__type *t, int n) {
     gn_dtype dims = GN_DTYPE_NONE, zero = GN_DTYPE_NONE;
     for (int i = 0; i < n; i++) {
         gn_dtype *d = t[i].shape.rank > 0 ? &dims : &zero;
         *d = *d == GN_DTYPE_NONE ? t[i].dtype : gn__promote_pair(*d, t[i].dtype);
+        if (*d == GN_DTYPE_NONE) return *d;
     }
     if (dims == GN_DTYPE_NONE || zero == GN_DTYPE_NONE) return dims == GN_DTYPE_NONE ? zero : dims;
     return gn__category(zero) > gn__category(dims) ? gn__promote_pair(dims, zero) : dims;
@@ -5761,7 +5773,7 @@ static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_
         if (stride == 1) GN__LOAD_LOOP(src_t, 1, expr); \
         else GN__LOAD_LOOP(src_t, stride, expr);        \
     } while (0)
-/* not of i64 and u32 */
+/* not of i64, u64 and u32 */
 static void gn__load_i32(int32_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
     if (d == GN_I32 && stride == 1) {
         memcpy(dst, p, (size_t)n * sizeof *dst);
@@ -5792,7 +5804,7 @@ enum { GN__WIDEN = 64 }; /* elements of a stack buffer between two conversions *
     } while (0)
 /* of integers only */
 static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
-    if (d == GN_I64) GN__LOAD_BOTH(int64_t, *s);
+    if (gn__is_long(d)) GN__LOAD_BOTH(int64_t, *s);
     else if (d == GN_U32) GN__LOAD_BOTH(uint32_t, *s);
     else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
 }
@@ -5872,6 +5884,7 @@ static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride,
         }
     } else if (gn__dtypes[d].compute == GN__F32) GN__LOAD_NARROW(double, float, gn__load_f32);
     else if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, (double)*s);
+    else if (d == GN_U64) GN__LOAD_LOOP(uint64_t, stride, (double)*s);
     else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, (double)*s);
     else GN__LOAD_NARROW(double, int32_t, gn__load_i32);
 }
@@ -5895,6 +5908,11 @@ static void gn__store_f64(const double *src, gn_dtype d, void *p, int64_t stride
     }
 }
 GN__COLD_END
+
+/* u64 as i64 of the same order, and back. */
+static void gn__order(int64_t *x, gn_dtype d, int64_t n) {
+    for (int64_t i = 0; i < n && d == GN_U64; i++) x[i] ^= INT64_MIN;
+}
 
 static int64_t gn__read_int(gn_dtype d, const void *p) {
     int64_t v;
@@ -6948,7 +6966,8 @@ static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, cons
     }
     for (int i = first; i < n_in && !same; i++) t[i] = gn__type_of(g, x[i]);
     gn_dtype d = same ? (gn_dtype)g->nodes[x[first]].dtype : gn__promote(t + first, n_in - first);
-    for (int i = first; i < n_in && !same; i++) x[i] = gn__cast_to(g, at, x[i], d);
+    /* of no dtype for all the op's own rule tells */
+    for (int i = first; i < n_in && !same && d != GN_DTYPE_NONE; i++) x[i] = gn__cast_to(g, at, x[i], d);
     return gn__build(g, at, op, n_in, x, n_attrs, attrs);
 }
 
@@ -8664,19 +8683,25 @@ GN__OLD_END
 #define GN__LONG_F64 f64
 #endif
 
+#define GN__DEFINE_WRAPPING_MATH(S, T, U)                                         \
+    GN__INLINE T gn__m_add_##S(T a, T b) { return (T)((U)a + (U)b); }             \
+    GN__INLINE T gn__m_sub_##S(T a, T b) { return (T)((U)a - (U)b); }             \
+    GN__INLINE T gn__m_mul_##S(T a, T b) { return (T)((U)a * (U)b); }             \
+    GN__INLINE T gn__m_min_##S(T a, T b) { return a < b ? a : b; }                \
+    GN__INLINE T gn__m_max_##S(T a, T b) { return a > b ? a : b; }                \
+    GN__INLINE T gn__m_neg_##S(T a) { return (T)((U)0 - (U)a); }                  \
+    GN__INLINE T gn__m_fma_##S(T a, T b, T c) { return (T)((U)a * (U)b + (U)c); } \
+    GN__INLINE T gn__m_shl_##S(T a, T b) {                                        \
+        T y = (T)((U)a << ((U)b & (8 * sizeof(T) - 1)));                          \
+        return (U)b < 8 * sizeof(T) ? y : 0;                                      \
+    }
 #define GN__DEFINE_INT_MATH(S, T, U)                                                                    \
-    GN__INLINE T gn__m_add_##S(T a, T b) { return (T)((U)a + (U)b); }                                   \
-    GN__INLINE T gn__m_sub_##S(T a, T b) { return (T)((U)a - (U)b); }                                   \
-    GN__INLINE T gn__m_mul_##S(T a, T b) { return (T)((U)a * (U)b); }                                   \
-    GN__INLINE T gn__m_min_##S(T a, T b) { return a < b ? a : b; }                                      \
-    GN__INLINE T gn__m_max_##S(T a, T b) { return a > b ? a : b; }                                      \
-    GN__INLINE T gn__m_neg_##S(T a) { return (T)((U)0 - (U)a); }                                        \
+    GN__DEFINE_WRAPPING_MATH(S, T, U)                                                                   \
     GN__INLINE T gn__m_abs_##S(T a) { return a < 0 ? (T)((U)0 - (U)a) : a; }                            \
     GN__INLINE T gn__m_div_##S(T a, T b) {                                                              \
         T d = (U)b + 1u < 2u ? 1 : b, q = gn__m_quotient_##S(a, d), r = b == -1 ? (T)((U)0 - (U)a) : q; \
         return b == 0 ? 0 : r;                                                                          \
     }                                                                                                   \
-    GN__INLINE T gn__m_fma_##S(T a, T b, T c) { return (T)((U)a * (U)b + (U)c); }                       \
     GN__INLINE T gn__m_fmod_##S(T a, T b) {                                                             \
         T d = (U)b + 1u < 2u ? 1 : b;                                                                   \
         return (T)((U)a - (U)gn__m_quotient_##S(a, d) * (U)d);                                          \
@@ -8689,10 +8714,6 @@ GN__OLD_END
         T m = gn__m_fmod_##S(a, b), q = gn__m_div_##S(a, b), other = (m ^ b) < 0 ? (T)((U)q - 1) : q;   \
         return m != 0 ? other : q;                                                                      \
     }                                                                                                   \
-    GN__INLINE T gn__m_shl_##S(T a, T b) {                                                              \
-        T y = (T)((U)a << ((U)b & (8 * sizeof(T) - 1)));                                                \
-        return (U)b < 8 * sizeof(T) ? y : 0;                                                            \
-    }                                                                                                   \
     GN__INLINE T gn__m_shr_##S(T a, T b) {                                                              \
         U by = (U)b < 8 * sizeof(T) ? (U)b : 8 * sizeof(T) - 1;                                         \
         T sign = a < 0 ? -1 : 0;                                                                        \
@@ -8703,6 +8724,13 @@ GN__INLINE int32_t gn__m_quotient_i32(int32_t a, int32_t b) { return (int32_t)((
 GN__INLINE int64_t gn__m_quotient_i64(int64_t a, int64_t b) { return a / b; }
 GN__DEFINE_INT_MATH(i32, int32_t, uint32_t)
 GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
+GN__DEFINE_WRAPPING_MATH(u64, uint64_t, uint64_t)
+GN__INLINE uint64_t gn__m_abs_u64(uint64_t a) { return a; }
+GN__INLINE uint64_t gn__m_div_u64(uint64_t a, uint64_t b) { return b ? a / b : 0; }
+GN__INLINE uint64_t gn__m_floordiv_u64(uint64_t a, uint64_t b) { return gn__m_div_u64(a, b); }
+GN__INLINE uint64_t gn__m_fmod_u64(uint64_t a, uint64_t b) { return b ? a % b : 0; }
+GN__INLINE uint64_t gn__m_remainder_u64(uint64_t a, uint64_t b) { return gn__m_fmod_u64(a, b); }
+GN__INLINE uint64_t gn__m_shr_u64(uint64_t a, uint64_t b) { return b < 64 ? a >> b : 0; }
 
 /* For loops of single elements, each 65,536 of them: whether to end early. */
 GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
@@ -8873,6 +8901,24 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 GN__OLD_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__OLD_END
+#undef GN__SUFFIX
+#undef GN__PATH
+#undef GN__T
+#undef GN__PARAM
+#define GN__SUFFIX u64
+#define GN__PATH u64
+#define GN__T uint64_t
+#define GN__PARAM(x) ((uint64_t)gn__f64_int(x, GN_U64))
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtype-limits" /* bodies ask whether a < 0 */
+#endif
+GN__OLD_BEGIN
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__OLD_END
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 #undef GN__SUFFIX
 #undef GN__PATH
 #undef GN__TARGET
@@ -9237,11 +9283,13 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
         else if (to == GN_I16) GN__MAP(from_t, to_t, (int16_t)(uint16_t)); \
         else GN__MAP(from_t, to_t, (uint32_t));                            \
     } while (0)
+/* what is no float becomes u64 by its bits, and the reverse */
+#define GN__CAST_AS(d) GN__MIN((int)gn__dtypes[d].compute, (int)GN__I64)
 #define GN__DEFINE_CAST(S, attribute)                                                                             \
     attribute static void gn__tile_cast_##S(void *restrict y, gn_dtype to, const void *restrict x, gn_dtype from, \
                                             int64_t n) {                                                          \
         n &= ~(int64_t)(GN__TILE_STEP - 1); /* as in GN__TILE */                                                  \
-        switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
+        switch (GN__CAST_AS(from) * GN__COMPUTE__COUNT + GN__CAST_AS(to)) {                                       \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(float, float, GN__SAME); break;                       \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
         case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF_F32(); break;                                  \
@@ -9303,20 +9351,29 @@ static void gn__tile_round(float *y, gn_dtype d, int64_t n) {
     }
 }
 
+/* Between u64 and floats. */
+static void gn__tile_cast_u64(void *restrict y, gn_dtype to, const void *restrict x, gn_dtype from, int64_t n) {
+    bool wide = from == GN_F64;
+    if (to == GN_U64)
+        for (int64_t i = 0; i < n; i++)
+            ((int64_t *)y)[i] = gn__f64_int(wide ? ((const double *)x)[i] : (double)((const float *)x)[i], GN_U64);
+    else if (to == GN_F64) GN__MAP(uint64_t, double, GN__SAME);
+    else GN__MAP(uint64_t, float, GN__SAME);
+}
+
 /* stored: what stores it rounds it. */
 static void gn__tile_cast(gn__isa isa, bool stored, void *restrict y, gn_dtype to, const void *restrict x,
                           gn_dtype from, int64_t n) {
+    bool floats = gn__is_float(from);
+    if (from == GN_U64 ? gn__is_float(to) : to == GN_U64 && floats) gn__tile_cast_u64(y, to, x, from, n);
 #if GN__X86
-    bool odd = from == GN_F64 && (to == GN_F16 || to == GN_BF16) && isa >= GN__ISA_AVX2;
-    uint8_t compute = gn__dtypes[from].compute;
-    bool floats = compute == GN__F32 || compute == GN__F64;
-    if (odd) gn__f64_odd((float *)y, (const double *)x, n);
+    else if (from == GN_F64 && (to == GN_F16 || to == GN_BF16) && isa >= GN__ISA_AVX2)
+        gn__f64_odd((float *)y, (const double *)x, n);
     else if (isa == GN__ISA_AVX512 && floats && gn__dtypes[to].compute == GN__I64)
-        gn__tile_cast_long(y, to, x, compute == GN__F64, n);
+        gn__tile_cast_long(y, to, x, from == GN_F64, n);
     else if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
-    else
 #endif
-        gn__tile_cast_base(y, to, x, from, n);
+    else gn__tile_cast_base(y, to, x, from, n);
     (void)isa;
     if ((to == GN_F16 || to == GN_BF16) && !stored) gn__tile_round((float *)y, to, n);
 }
@@ -9839,9 +9896,12 @@ static gn_result gn__infer_reduce(const gn__infer_call *c) {
 
 static gn_result gn__infer_mean(const gn__infer_call *c) { return gn__infer_reduce(c); }
 
+/* What sums and products of a dtype are of. */
+static gn_dtype gn__sum_dtype(gn_dtype d) { return gn__is_float(d) || d == GN_U64 ? d : GN_I64; }
+
 static gn_result gn__infer_sum(const gn__infer_call *c) {
     gn_result r = gn__infer_reduce(c);
-    if (!gn__is_float(c->in[0].dtype)) c->out->dtype = GN_I64;
+    c->out->dtype = gn__sum_dtype(c->in[0].dtype);
     return r;
 }
 
@@ -11084,13 +11144,17 @@ static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, 
 GN__NOINLINE static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride,
                                               int64_t n) {
     gn_dtype d = j->c->in[0].dtype;
-    bool bytes = j->lane >= GN__LANE_I8, wide = d == GN_F32 || d == GN_F64 || d == GN_I64;
+    bool bytes = j->lane >= GN__LANE_I8, best = j->kind >= GN__REDUCE_MAX,
+         wide = d == GN_F32 || d == GN_F64 || d == GN_I64 || (d == GN_U64 && !best);
     if (stride == 1 && (bytes || wide || (d == GN_I32 && j->compute == GN__I32))) return p;
     if (bytes) gn__copy_strided((char *)&a->x, 1, p, stride, n, 1);
     else if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
     else if (j->compute == GN__F64) gn__load_f64(a->x.f, d, p, stride, n);
     else if (j->compute == GN__I32) gn__load_i32(a->x.i, d, p, stride, n);
-    else gn__load_i64(a->x.l, d, p, stride, n);
+    else {
+        gn__load_i64(a->x.l, d, p, stride, n);
+        if (best) gn__order(a->x.l, d, n);
+    }
     return &a->x;
 }
 
@@ -11261,6 +11325,7 @@ GN__NOINLINE static void gn__reduce_store(const gn__reduce_job *j, int64_t at, c
     int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at
                     : j->kind >= GN__REDUCE_MAX  ? a->best.i
                                                  : (int64_t)a->isum;
+    if (j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN) gn__order(&whole, out->dtype, 1);
     double real = j->kind >= GN__REDUCE_MAX    ? a->best.f
                   : j->kind == GN__REDUCE_MEAN ? a->sum / (double)j->n
                   : j->kind == GN__REDUCE_PROD ? gn__prod_value(&a->prod)
@@ -11414,7 +11479,10 @@ static void gn__few_load(const gn__reduce_job *j, void *x, int64_t r, int64_t at
         if (j->compute == GN__F32) gn__load_f32((float *)x + done, d, p, stride, some);
         else if (j->compute == GN__F64) gn__load_f64((double *)x + done, d, p, stride, some);
         else if (j->compute == GN__I32) gn__load_i32((int32_t *)x + done, d, p, stride, some);
-        else gn__load_i64((int64_t *)x + done, d, p, stride, some);
+        else {
+            gn__load_i64((int64_t *)x + done, d, p, stride, some);
+            gn__order((int64_t *)x + done, d, some); /* extremes alone */
+        }
     }
 }
 
@@ -11525,7 +11593,8 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, best = j->kind >= GN__REDUCE_MAX;
     j->compute = (gn__compute)gn__dtypes[d].compute;
     /* else a block's sum fits i32 */
-    if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;
+    if (d == GN_U64 || (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)))
+        j->compute = GN__I64;
     j->columns = j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 &&
                  j->reduced.strides[j->reduced.rank - 1] != 1;
     j->floats = sums && !j->integer;
@@ -12788,8 +12857,8 @@ static bool gn__gemm_is_thin(const gn__gemm *g, const gn__pool *pool) {
 /* ---- small products: by one thread, in scratch that many of a batch share. The bits are those of tiles. ---- */
 
 static bool gn__gemm_is_small(const gn__gemm *g) {
-    return g->dtype != GN_I64 && g->k > 0 && g->k <= GN__GEMM_KC && g->n <= GN__GEMM_NC && g->m <= GN__SMALL_SIDES &&
-           (g->m + g->n) * g->k <= GN__SMALL_SIDES;
+    return !gn__is_long(g->dtype) && g->k > 0 && g->k <= GN__GEMM_KC && g->n <= GN__GEMM_NC &&
+           g->m <= GN__SMALL_SIDES && (g->m + g->n) * g->k <= GN__SMALL_SIDES;
 }
 
 /* Whether both sides become f32 as a whole before they are packed: each lies in one piece. */
@@ -13117,7 +13186,7 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
 
 GN__COLD_BEGIN
 
-/* i64; sums wrap. */
+/* i64 and u64; sums wrap. */
 static void gn__gemm_i64_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm *g = ((const gn__gemm_job *)arg)->g;
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), blocks = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC;
@@ -13350,7 +13419,7 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (gn__gemm_is_bytes(g, pool)) return gn__gemv_bytes(&copy, pool);
 #endif
     if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
-    if (g->dtype != GN_I64) {
+    if (!gn__is_long(g->dtype)) {
         gn__gemm_prepare(&j, gn__sums_bf16_pairs(&copy, j.kernels));
         return gn__gemm_panels(&j, pool);
     }
@@ -14567,6 +14636,7 @@ GN__DEFINE_LAND(max_i16, uint16_t, GN__LARGER(uint16_t, (int16_t)a, (int16_t)b))
 GN__DEFINE_LAND(max_u32, uint32_t, GN__LARGER(uint32_t, a, b))
 GN__DEFINE_LAND(max_i32, uint32_t, GN__LARGER(uint32_t, (int32_t)a, (int32_t)b))
 GN__DEFINE_LAND(max_i64, uint64_t, GN__LARGER(uint64_t, (int64_t)a, (int64_t)b))
+GN__DEFINE_LAND(max_u64, uint64_t, GN__LARGER(uint64_t, a, b))
 GN__DEFINE_LAND(max_bool, uint8_t, GN__LARGER(uint8_t, a != 0, b != 0))
 GN__SMALL_END
 #undef GN__LARGER
@@ -14864,7 +14934,7 @@ static gn_result gn__cpu_scatter_add(const gn__call *c) {
         [GN_F32] = gn__land_add_f32,   [GN_F64] = gn__land_add_f64, [GN_F16] = gn__land_add_f16,
         [GN_BF16] = gn__land_add_bf16, [GN_I8] = gn__land_add_8,    [GN_U8] = gn__land_add_8,
         [GN_I16] = gn__land_add_16,    [GN_U16] = gn__land_add_16,  [GN_I32] = gn__land_add_32,
-        [GN_U32] = gn__land_add_32,    [GN_I64] = gn__land_add_64,
+        [GN_U32] = gn__land_add_32,    [GN_I64] = gn__land_add_64,  [GN_U64] = gn__land_add_64,
     };
 #if GN__X86
     if (c->out.dtype == GN_F16 && gn__wide_loads() > 1) {
@@ -18974,7 +19044,7 @@ static gn_result gn__infer_cummax(const gn__infer_call *c) {
 
 static gn_result gn__infer_cumsum(const gn__infer_call *c) {
     gn_result r = gn__infer_cummax(c);
-    if (!gn__is_float(c->in[0].dtype)) c->out->dtype = GN_I64;
+    c->out->dtype = gn__sum_dtype(c->in[0].dtype);
     return r;
 }
 #define gn__infer_cumprod gn__infer_cumsum
@@ -19077,9 +19147,11 @@ static void gn__along_line(const gn__lines *j, const char *p, char *o, void *roo
             gn__along_f64(kind, x.f, x.f, m, &run, &lost, i == 0);
             gn__store_f64(x.f, d, to, 1, m);
         } else {
-            int64_t *y = j->out.dtype == GN_I64 ? (int64_t *)(void *)to : x.i;
+            int64_t *y = gn__is_long(j->out.dtype) ? (int64_t *)(void *)to : x.i;
             gn__load_i64(y, d, from, 1, m);
+            if (kind == GN__ALONG_MAX) gn__order(y, d, m);
             gn__along_i64(kind, y, m, &whole, i == 0);
+            if (kind == GN__ALONG_MAX) gn__order(y, d, m);
             if (y == x.i) gn__store_i64(y, j->out.dtype, to, 1, m);
         }
     }
@@ -19212,7 +19284,8 @@ static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys
         return;
     }
     gn__copy_strided((char *)keys, 1, p, j->in.strides[j->in.rank - 1], n, sizeof *keys);
-    for (int64_t i = 0; i < n && j->in.dtype == GN_I64; i++) keys[i] ^= sign ^ flip;
+    const uint64_t turn = j->in.dtype == GN_I64 ? sign ^ flip : flip;
+    for (int64_t i = 0; i < n && gn__is_long(j->in.dtype); i++) keys[i] ^= turn;
     for (int64_t i = 0; i < n && j->in.dtype == GN_F64; i++) {
         double v = gn__bits_f64(keys[i]) + 0.0;
         uint64_t u = gn__f64_bits(v), key = (u ^ (u & sign ? UINT64_MAX : sign)) ^ flip;
@@ -19460,7 +19533,8 @@ static gn_result gn__cpu_scatter_max(const gn__call *c) {
         [GN_F32] = gn__land_max_f32,   [GN_F64] = gn__land_max_f64, [GN_F16] = gn__land_max_f16,
         [GN_BF16] = gn__land_max_bf16, [GN_I8] = gn__land_max_i8,   [GN_U8] = gn__land_max_u8,
         [GN_I16] = gn__land_max_i16,   [GN_U16] = gn__land_max_u16, [GN_I32] = gn__land_max_i32,
-        [GN_U32] = gn__land_max_u32,   [GN_I64] = gn__land_max_i64, [GN_BOOL] = gn__land_max_bool,
+        [GN_U32] = gn__land_max_u32,   [GN_I64] = gn__land_max_i64, [GN_U64] = gn__land_max_u64,
+        [GN_BOOL] = gn__land_max_bool,
     };
     return gn__scatter(c, larger);
 }
@@ -19942,8 +20016,9 @@ GN__COLD_END
 #define GN__BY_ISA(NAME, S, avx2, avx512) \
     { gn__tile_##NAME##_##S, NULL, NULL }
 #endif
-#define GN__TILES_INT(NAME) \
-    [GN__I32] = GN__BY_ISA(NAME, i32, i32_avx2, i32_avx2), [GN__I64] = GN__BY_ISA(NAME, i64, i64, i64)
+#define GN__TILES_INT(NAME)                                                                             \
+    [GN__I32] = GN__BY_ISA(NAME, i32, i32_avx2, i32_avx2), [GN__I64] = GN__BY_ISA(NAME, i64, i64, i64), \
+    [GN__U64] = GN__BY_ISA(NAME, u64, u64, u64)
 #define GN__TILES_FLOAT(NAME, best64) \
     [GN__F32] = GN__BY_ISA(NAME, f32, f32_avx2, f32_avx512), [GN__F64] = GN__BY_ISA(NAME, f64, f64_avx2, best64)
 #define GN__TILES_F(NAME) \
@@ -20936,6 +21011,40 @@ static void gn__see_optimizer(gn__recognition *w, uint32_t i) {
     gn__seed_phase(w, i, GN_TRAINING);
 }
 
+/* Whether leaf x of the walk's own size is read in it and before it too, and something inside is taken times a number
+   of the run. */
+static bool gn__walk_refines(const gn__recognition *w, const gn__walk *walk, int64_t elements) {
+    bool refined = false, scheduled = false;
+    for (uint32_t k = 0; k < walk->n_inside; k++) {
+        int op = gn__op_at(w, walk->inside[k]);
+        for (uint32_t j = 0; j < w->p->nodes[walk->inside[k]].n_ins; j++) {
+            uint32_t x = gn__in_base(w, walk->inside[k], j);
+            uint8_t leaf = w->p->nodes[x].leaf;
+            bool given = leaf == GN_LEAF_DATA || leaf == GN_LEAF_VALUE;
+            scheduled |= given && gn__elements(w, x) == 1 && (op == GN_OP_MUL || op == GN_OP_DIV || op == GN_OP_FMA);
+            refined |= (given || leaf == GN_LEAF_STATE) && gn__elements(w, x) == elements &&
+                       w->reads[x] > gn__reads_inside(w, walk, x) + (leaf == GN_LEAF_STATE);
+        }
+    }
+    return refined && scheduled;
+}
+
+/* The next version of noisy data: it and what a network makes of it, weighed by numbers of the run. They are one with
+   the network's last product. (Ho et al. 2020, Song et al. 2021) */
+static void gn__see_denoising(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    int64_t elements = gn__elements(w, i);
+    if (w->role[i] || !(w->facts[i] & GN__RESULT) || gn__op_sort(gn__op_at(w, i)) != GN__SCALARS || elements < 2)
+        return;
+    if (!gn__walk_up(w, i, GN__SCALARS, GN_NO_NODE, &walk) || walk.n_edge != 1 || !gn__walk_is_new(w, &walk)) return;
+    uint32_t last = walk.edge[0];
+    bool network = gn__op_at(w, last) == GN_OP_CONV || gn__linear_input(w, last) != GN_NO_NODE;
+    if (!network || gn__elements(w, last) != elements || !gn__walk_refines(w, &walk, elements)) return;
+    gn__claim_walk(w, &walk, GN_ROLE_DENOISING, i);
+    gn__groups_join(w, i, last);
+    gn__seed_phase(w, i, GN_DENOISE);
+}
+
 /* In this order: what an earlier one takes, a later one leaves. */
 static const struct {
     uint8_t role;
@@ -20948,6 +21057,7 @@ static const struct {
     { GN_ROLE_EMBEDDING, gn__see_embedding },
     { GN_ROLE_LOSS, gn__see_loss },
     { GN_ROLE_OPTIMIZER, gn__see_optimizer },
+    { GN_ROLE_DENOISING, gn__see_denoising },
     { GN_ROLE_PATCHES, gn__see_patches },
     { GN_ROLE_SEPARABLE_CONV, gn__see_separable },
     { GN_ROLE_CONV, gn__see_conv },
@@ -21186,7 +21296,7 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
 static bool gn__role_covers(uint8_t hinted, uint8_t recognised) {
     bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL ||
                 recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING || recognised == GN_ROLE_ADAPTER ||
-                recognised == GN_ROLE_POOLING || recognised == GN_ROLE_SKIP;
+                recognised == GN_ROLE_POOLING || recognised == GN_ROLE_SKIP || recognised == GN_ROLE_DENOISING;
     bool conv = recognised == GN_ROLE_SEPARABLE_CONV || recognised == GN_ROLE_PATCHES;
     bool attention =
         hinted == GN_ROLE_ATTENTION || hinted == GN_ROLE_CROSS_ATTENTION || hinted == GN_ROLE_GROUPED_ATTENTION;
@@ -22081,8 +22191,8 @@ static bool gn__group_instr(gn_layout *l, gn__group *gr, uint32_t node) {
         in.p[1] = gn__word_f64(attrs[1]);
     }
     for (int k = 0; k < 2 && n->op == GN_OP_CLAMP && !gn__is_float((gn_dtype)n->dtype); k++)
-        in.p[k] = (double)gn__f64_int(in.p[k], (gn_dtype)n->dtype);
-    if (n->op == GN_OP_NOT) in.p[0] = n->dtype == GN_BOOL ? 1 : -1;
+        in.p[k] = gn__int_f64(gn__f64_int(in.p[k], (gn_dtype)n->dtype), (gn_dtype)n->dtype);
+    if (n->op == GN_OP_NOT) in.p[0] = n->dtype == GN_BOOL ? 1 : n->dtype == GN_U64 ? 0x1p64 : -1; /* saturates */
     in.dst = gn__group_hold(l, gr, node); /* before the inputs go: no loop writes what it reads */
     for (uint32_t k = 0; k < n->n_ins; k++)
         if (--gr->uses[in.src[k]] == 0) gn__reg_free(&gr->regs, in.src[k]);
@@ -24180,7 +24290,7 @@ static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd
                                                              "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec",
                                                              "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c",
                                                              "#f0b79d", "#d98a5f", "#f7d9c9", "#f2f2f2", "#b5e3d3",
-                                                             "#9fd9c5", "#fbe8bd", "#a9c46c" };
+                                                             "#9fd9c5", "#fbe8bd", "#a9c46c", "#e6b8b0" };
 
 /* Boxes in a row: rows of a frame are about equal. */
 static uint32_t gn__run_across(const gn__explanation *k, const gn__run_of *r) {
@@ -24502,7 +24612,8 @@ enum {
     GN__FEATURE_TRACE = 256,
     GN__FEATURE_QUERY = 512,
     GN__FEATURE_INVARIANT = 1024 /* a row's numbers do not depend on those beside it */,
-    GN__FEATURES = 2047
+    GN__FEATURE_U64 = 2048 /* knows the dtype u64 */,
+    GN__FEATURES = 4095
 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT }; /* where a slot's first value comes from */
@@ -26312,7 +26423,7 @@ static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node)
 }
 
 static size_t gn__compute_bytes(gn_dtype d) {
-    return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute == GN__I64 ? 8 : 4;
+    return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute >= GN__I64 ? 8 : 4;
 }
 
 /* Elements [at, at + n) of a view of short rows, as they are: by counting, since a division for each row takes longer
@@ -26515,7 +26626,8 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bo
     if (in->op == GN_OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT][GN__ISA__COUNT] = {
             GN__BY_ISA(WHERE, f32, f32_avx2, f32_avx512), GN__BY_ISA(WHERE, f64, f64_avx2, f64_avx512),
-            GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, i64, i64)
+            GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, i64, i64),
+            GN__BY_ISA(WHERE, i64, i64, i64)
         };
         where[compute][isa](y, x, in->p, whole);
     } else gn__ops[in->op].tile[compute][isa](y, x, in->p, whole);
@@ -26653,7 +26765,7 @@ static bool gn__cast_keeps(const gn_instr *in) {
 /* The last of a loop: a cast to bool that needs no tile of i32. */
 static bool gn__cast_to_truths(gn__isa isa, const gn_instr *in) {
     return GN__X86 && isa >= GN__ISA_AVX2 && in->op == GN_OP_CAST && in->out_dtype == GN_BOOL &&
-           gn__dtypes[in->in_dtype].compute != GN__I64;
+           gn__dtypes[in->in_dtype].compute < GN__I64;
 }
 
 /* One tile's inputs; `now` holds where each register is during it: in its own memory, or where the tensor lies. to:
@@ -31446,6 +31558,9 @@ static gn_result gn__remote_drop(gn__remote *r, uint16_t id, const void *msg, gn
     return e;
 }
 
+/* Dtypes younger than the protocol have a feature. */
+static bool gn__remote_knows(const gn__remote *r, gn_dtype d) { return d != GN_U64 || r->features & GN__FEATURE_U64; }
+
 /* SLOT_PUT of a state, or of a weight that the server has by now (digest not NULL). */
 static gn_result gn__remote_put_slot(gn__remote *r, const gn_slot_desc *d, const uint8_t *digest, gn_fault *f) {
     uint8_t dims[GN_MAX_RANK * 8];
@@ -31471,6 +31586,8 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     gn__remote *r = (gn__remote *)self;
     void *weights = r->weights;
     if (r->lost) return gn__remote_is_lost(r, f);
+    if (!gn__remote_knows(r, d->dtype))
+        return gn_fail(f, GN_UNSUPPORTED, "%s does not know %s", r->link.info.peer, gn__dtypes[d->dtype].name);
     r->costs.memory_free -= GN__MIN(r->costs.memory_free, d->bytes); /* until the server says it anew */
     if (d->kind != GN_LEAF_WEIGHT) return gn__remote_put_slot(r, d, NULL, f);
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "weights on a server need genie_net.c, for its SHA-256");
@@ -31736,8 +31853,10 @@ static gn_result gn__remote_supports(const gn__remote *r, const gn_part *part, g
                        r->max_nodes);
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn__op_row *op = &gn__ops[part->nodes[i].op];
-        if (gn__ops_has(&ops, op->wire)) continue;
-        gn_fail(f, GN_UNSUPPORTED, "%s does not know %s", r->link.info.peer, op->name);
+        bool typed = gn__remote_knows(r, (gn_dtype)part->nodes[i].dtype);
+        if (typed && gn__ops_has(&ops, op->wire)) continue;
+        gn_fail(f, GN_UNSUPPORTED, "%s does not know %s", r->link.info.peer,
+                typed ? op->name : gn__dtypes[part->nodes[i].dtype].name);
         if (f) f->node = i;
         return GN_UNSUPPORTED;
     }
@@ -32199,8 +32318,8 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->next_plan = 1;
     r->opened_us = gn_now_us();
     r->features = GN__FEATURE_FALLBACK | GN__FEATURE_LABEL | GN__FEATURE_COUNTS | GN__FEATURE_ALIVE |
-                  GN__FEATURE_TRACE | GN__FEATURE_QUERY | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) |
-                  (desc && desc->strict ? GN__FEATURE_STRICT : 0u) |
+                  GN__FEATURE_TRACE | GN__FEATURE_QUERY | GN__FEATURE_CANCEL | GN__FEATURE_U64 |
+                  (several ? GN__FEATURE_COSTS : 0u) | (desc && desc->strict ? GN__FEATURE_STRICT : 0u) |
                   (desc && desc->batch_invariant ? GN__FEATURE_INVARIANT : 0u);
     if (desc) {
         r->log = desc->log;
@@ -36844,7 +36963,8 @@ static bool gn__number_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type 
 static bool gn__whole_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *type, int64_t value,
                          uint32_t *out_bad) {
     char number[40];
-    if (!gn__dtype_ok((int)type->dtype) || gn__is_float(type->dtype) || gn__wrap(value, type->dtype) == value)
+    if (!gn__dtype_ok((int)type->dtype) || gn__is_float(type->dtype) ||
+        (gn__wrap(value, type->dtype) == value && !(type->dtype == GN_U64 && value < 0)))
         return true;
     snprintf(number, sizeof number, "%lld", (long long)value);
     *out_bad = gn__number_refused(g, at, op, type, number);
@@ -36857,7 +36977,7 @@ static bool gn__whole_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *
 /* A whole number past GN__EXACT is the sum of two that are exact. */
 static uint32_t gn__full_whole(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *shape, int64_t value) {
     gn_shape scalar = GN_SCALAR;
-    if (d != GN_I64 || (value >= -GN__EXACT && value <= GN__EXACT)) return gn__full(g, at, d, shape, (double)value);
+    if (!gn__is_long(d) || (value >= -GN__EXACT && value <= GN__EXACT)) return gn__full(g, at, d, shape, (double)value);
     int64_t low = value & 0xffffffff;
     uint32_t in[2] = { gn__full(g, at, d, shape, (double)(value - low)), gn__full(g, at, d, &scalar, (double)low) };
     return gn__build(g, at, GN_OP_ADD, 2, in, 0, NULL);
@@ -37028,11 +37148,13 @@ gn_tensor gn_arange_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype
         return gn__handle(g, gn__number_refused(g, at, "arange_i64", &t, number));
     }
     double far = fabs((double)start) + fabs((double)n * (double)step);
-    if (dtype != GN_I64 || far < (double)GN__EXACT)
+    if (!gn__is_long(dtype) || far < (double)GN__EXACT)
         return gn__handle(g, gn__arange_node(g, at, dtype, n, (double)start, (double)step));
-    uint32_t in[2] = { gn__arange_node(g, at, dtype, n, 0, 1), gn__full_whole(g, at, dtype, &scalar, step) };
-    uint32_t sum[2] = { gn__build(g, at, GN_OP_MUL, 2, in, 0, NULL), gn__full_whole(g, at, dtype, &scalar, start) };
-    return gn__handle(g, gn__build(g, at, GN_OP_ADD, 2, sum, 0, NULL));
+    bool down = dtype == GN_U64 && step < 0 && step > INT64_MIN; /* which u64 has no number for */
+    uint32_t in[2] = { gn__arange_node(g, at, dtype, n, 0, 1),
+                       gn__full_whole(g, at, dtype, &scalar, down ? -step : step) };
+    uint32_t sum[2] = { gn__full_whole(g, at, dtype, &scalar, start), gn__build(g, at, GN_OP_MUL, 2, in, 0, NULL) };
+    return gn__handle(g, gn__build(g, at, down ? GN_OP_SUB : GN_OP_ADD, 2, sum, 0, NULL));
 }
 
 gn_tensor gn_random_uniform_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape) {
@@ -38192,8 +38314,7 @@ gn_tensor gn_l1_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, b
     gn__type t;
     gn_tensor bad;
     if (!gn__known(GN__AT, "l1_norm", a, &t, &bad)) return bad;
-    return gn_sum_at(GN__AT, gn_abs_at(GN__AT, gn__is_float(t.dtype) ? a : gn__to_dtype(GN__AT, a, GN_I64)), axes,
-                     keep);
+    return gn_sum_at(GN__AT, gn_abs_at(GN__AT, gn__to_dtype(GN__AT, a, gn__sum_dtype(t.dtype))), axes, keep);
 }
 
 gn_tensor gn_l2_norm_at(const char *file, int line, gn_tensor a, gn_axes axes, bool keep) {

@@ -1031,6 +1031,7 @@ static const char shared_text[] =
     "D int get(i16 x) { return x; }\n"
     "D int get(u16 x) { return x; }\n"
     "D i64 get(u32 x) { return x; }\n"
+    "D u64 get(u64 x) { return x; }\n"
     "D void put(float &o, float v) { o = v; }\n"
     "D void put(float &o, double v) { o = (float)v; }\n"
     "D void put(double &o, double v) { o = v; }\n"
@@ -1039,22 +1040,16 @@ static const char shared_text[] =
     "D void put(f16 &o, double v) { o.b = float_half(odd(v)); }\n"
     "D void put(bf16 &o, float v) { o.b = float_bfloat(v); }\n"
     "D void put(bf16 &o, double v) { o.b = float_bfloat(odd(v)); }\n"
-    "D void put(int &o, int v) { o = v; }\n"
-    "D void put(int &o, i64 v) { o = (int)(u32)(u64)v; }\n"
-    "D void put(i64 &o, int v) { o = v; }\n"
-    "D void put(i64 &o, i64 v) { o = v; }\n"
-    "D void put(u8 &o, int v) { o = (u8)(u32)v; }\n"
-    "D void put(u8 &o, i64 v) { o = (u8)(u64)v; }\n"
-    "D void put(i8 &o, int v) { o = (i8)v; }\n"
-    "D void put(i8 &o, i64 v) { o = (i8)v; }\n"
-    "D void put(i16 &o, int v) { o = (i16)v; }\n"
-    "D void put(i16 &o, i64 v) { o = (i16)v; }\n"
-    "D void put(u16 &o, int v) { o = (u16)v; }\n"
-    "D void put(u16 &o, i64 v) { o = (u16)v; }\n"
-    "D void put(u32 &o, int v) { o = (u32)v; }\n"
-    "D void put(u32 &o, i64 v) { o = (u32)v; }\n"
-    "D void put(b8 &o, int v) { o.b = v != 0; }\n"
-    "D void put(b8 &o, i64 v) { o.b = v != 0; }\n"
+    "// integers wrap\n"
+    "template <class S> M void put(int &o, S v) { o = (int)(u32)(u64)v; }\n"
+    "template <class S> M void put(i64 &o, S v) { o = (i64)v; }\n"
+    "template <class S> M void put(u64 &o, S v) { o = (u64)v; }\n"
+    "template <class S> M void put(u8 &o, S v) { o = (u8)(u64)v; }\n"
+    "template <class S> M void put(i8 &o, S v) { o = (i8)v; }\n"
+    "template <class S> M void put(i16 &o, S v) { o = (i16)v; }\n"
+    "template <class S> M void put(u16 &o, S v) { o = (u16)v; }\n"
+    "template <class S> M void put(u32 &o, S v) { o = (u32)(u64)v; }\n"
+    "template <class S> M void put(b8 &o, S v) { o.b = v != 0; }\n"
     "template <class T> struct compute { typedef T t; };\n"
     "template <> struct compute<f16> { typedef float t; };\n"
     "template <> struct compute<bf16> { typedef float t; };\n"
@@ -1099,26 +1094,32 @@ static const char shared_text[] =
     "D double gn_add(double a, double b) { return a + b; }\n"
     "D int gn_add(int a, int b) { return (int)((u32)a + (u32)b); }\n"
     "D i64 gn_add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }\n"
+    "D u64 gn_add(u64 a, u64 b) { return a + b; }\n"
     "D float gn_sub(float a, float b) { return a - b; }\n"
     "D double gn_sub(double a, double b) { return a - b; }\n"
     "D int gn_sub(int a, int b) { return (int)((u32)a - (u32)b); }\n"
     "D i64 gn_sub(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }\n"
+    "D u64 gn_sub(u64 a, u64 b) { return a - b; }\n"
     "D float gn_mul(float a, float b) { return a * b; }\n"
     "D double gn_mul(double a, double b) { return a * b; }\n"
     "D int gn_mul(int a, int b) { return (int)((u32)a * (u32)b); }\n"
     "D i64 gn_mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }\n"
+    "D u64 gn_mul(u64 a, u64 b) { return a * b; }\n"
     "D float gn_div(float a, float b) { return a / b; }\n"
     "D double gn_div(double a, double b) { return a / b; }\n"
     "D int gn_div(int a, int b) { return b == 0 ? 0 : b == -1 ? (int)(0u - (u32)a) : a / b; }\n"
     "D i64 gn_div(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0ull - (u64)a) : a / b; }\n"
+    "D u64 gn_div(u64 a, u64 b) { return b == 0 ? 0 : a / b; }\n"
     "D float gn_neg(float a) { return -a; }\n"
     "D double gn_neg(double a) { return -a; }\n"
     "D int gn_neg(int a) { return (int)(0u - (u32)a); }\n"
     "D i64 gn_neg(i64 a) { return (i64)(0ull - (u64)a); }\n"
+    "D u64 gn_neg(u64 a) { return 0ull - a; }\n"
     "D float gn_abs(float a) { return fabsf(a); }\n"
     "D double gn_abs(double a) { return fabs(a); }\n"
     "D int gn_abs(int a) { return a < 0 ? (int)(0u - (u32)a) : a; }\n"
     "D i64 gn_abs(i64 a) { return a < 0 ? (i64)(0ull - (u64)a) : a; }\n"
+    "D u64 gn_abs(u64 a) { return a; }\n"
     "D float gn_pow(float a, float b) { return powf(a, b); }\n"
     "D double gn_pow(double a, double b) { return pow(a, b); }\n"
     "D float gn_exp(float a) { return expf(a); }\n"
@@ -1230,8 +1231,10 @@ static const char shared_text[] =
     "D double gn_fmod(double a, double b) { return fmod(a, b); }\n"
     "D int gn_fmod(int a, int b) { return b == 0 || b == -1 ? 0 : a % b; }\n"
     "D i64 gn_fmod(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % b; }\n"
+    "D u64 gn_fmod(u64 a, u64 b) { return b == 0 ? 0 : a % b; }\n"
     "template <class T> M T gn_remainder(T a, T b) { T m = gn_fmod(a, b); "
     "return m != 0 && (m < 0) != (b < 0) ? m + b : m; }\n"
+    "template <> M u64 gn_remainder<u64>(u64 a, u64 b) { return gn_fmod(a, b); }\n"
     "D float gn_floordiv(float a, float b) {\n"
     "  float m = fmodf(a, b), q = rintf((a - m) / b) - (float)(m != 0 && (m < 0) != (b < 0));\n"
     "  return b == 0 ? a / b : q == 0 ? copysignf(0.f, a / b) : q;\n"
@@ -1242,12 +1245,15 @@ static const char shared_text[] =
     "}\n"
     "D int gn_floordiv(int a, int b) { int m = gn_fmod(a, b); return gn_div(a, b) - (m != 0 && (m < 0) != (b < 0)); }\n"
     "D i64 gn_floordiv(i64 a, i64 b) { i64 m = gn_fmod(a, b); return gn_div(a, b) - (m != 0 && (m < 0) != (b < 0)); }\n"
+    "D u64 gn_floordiv(u64 a, u64 b) { return gn_div(a, b); }\n"
     "D int gn_shl(int a, int b) { return b < 0 || b >= 32 ? 0 : (int)((u32)a << b); }\n"
     "D i64 gn_shl(i64 a, i64 b) { return b < 0 || b >= 64 ? 0 : (i64)((u64)a << b); }\n"
+    "D u64 gn_shl(u64 a, u64 b) { return b >= 64 ? 0 : a << b; }\n"
     "template <class T> M T gn_shr(T a, T b) {\n"
     "  if (b < 0 || b >= (T)(8 * sizeof(T))) return a < 0 ? -1 : 0;\n"
     "  return a < 0 ? (T)~(T)(~a >> b) : (T)(a >> b);\n"
     "}\n"
+    "template <> M u64 gn_shr<u64>(u64 a, u64 b) { return b >= 64 ? 0 : a >> b; }\n"
     "template <class T> M T gn_fma(T a, T b, T c) { return a * b + c; }\n"
     "template <> M float gn_fma<float>(float a, float b, float c) { return fmaf(a, b, c); }\n"
     "template <> M double gn_fma<double>(double a, double b, double c) { return fma(a, b, c); }\n"
@@ -1355,7 +1361,7 @@ static const char shared_text[] =
     "template <> struct cast_to<double> { template <class S> static M double of(S v) { return (double)v; } };\n"
     "template <class T> struct cast_half { static M float of(float v) { T h; put(h, v); return get(h); } "
     "static M float of(double v) { T h; put(h, v); return get(h); }\n"
-    "  static M float of(int v) { return of((float)v); } static M float of(i64 v) { return of((float)v); } };\n"
+    "  template <class S> static M float of(S v) { return of((float)v); } };\n"
     "template <> struct cast_to<f16> : cast_half<f16> {};\n"
     "template <> struct cast_to<bf16> : cast_half<bf16> {\n"
     "  using cast_half<bf16>::of;\n"
@@ -1367,22 +1373,23 @@ static const char shared_text[] =
     "#endif\n"
     "  }\n"
     "};\n"
-    "template <> struct cast_to<int> { static M int of(int v) { return v; } static M int of(i64 v) { "
-    "return (int)(u32)(u64)v; }\n"
+    "template <> struct cast_to<int> { template <class S> static M int of(S v) { return (int)(u32)(u64)v; }\n"
     "  static M int of(float v) { return v != v ? 0 : v <= -2147483648.f ? (-2147483647 - 1) : v >= 2147483648.f ? "
     "2147483647 : (int)v; }\n"
     "  static M int of(double v) { return v != v ? 0 : v <= -2147483648. ? (-2147483647 - 1) : v >= 2147483647. ? "
     "2147483647 : (int)v; } };\n"
-    "template <> struct cast_to<i64> { static M i64 of(int v) { return v; } static M i64 of(i64 v) { return v; } "
+    "template <> struct cast_to<i64> { template <class S> static M i64 of(S v) { return (i64)v; } "
     "static M i64 of(float v) { return of((double)v); }\n"
     "  static M i64 of(double v) { return v != v ? 0 : v <= -9223372036854775808. ? (-9223372036854775807ll - 1) : "
     "v >= 9223372036854775808. ? 9223372036854775807ll : (i64)v; } };\n"
-    "template <> struct cast_to<u8> { static M int of(int v) { return v & 255; } static M int of(i64 v) { "
-    "return (int)(v & 255); }\n"
+    "template <> struct cast_to<u64> { template <class S> static M u64 of(S v) { return (u64)v; } "
+    "static M u64 of(float v) { return of((double)v); }\n"
+    "  static M u64 of(double v) { return v != v || v <= 0 ? 0 : v >= 18446744073709551616. ? ~0ull : (u64)v; } };\n"
+    "template <> struct cast_to<u8> { template <class S> static M int of(S v) { return (int)((u64)v & 255); }\n"
     "  static M int of(float v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } "
     "static M int of(double v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } };\n"
-    "template <class T, class C, i64 LEAST, i64 MOST> struct cast_narrow { static M C of(int v) { return (T)v; } "
-    "static M C of(i64 v) { return (T)v; } static M C of(float v) { return of((double)v); }\n"
+    "template <class T, class C, i64 LEAST, i64 MOST> struct cast_narrow { template <class S> static M C of(S v) { "
+    "return (T)(u64)v; } static M C of(float v) { return of((double)v); }\n"
     "  static M C of(double v) { return v != v ? 0 : v <= (double)LEAST ? (C)LEAST : v >= (double)MOST ? (C)MOST : "
     "(C)v; } };\n"
     "template <> struct cast_to<i8> : cast_narrow<i8, int, -128, 127> {};\n"
@@ -1680,6 +1687,7 @@ static const char warpgroup_text[] =
 #define GN__CU_TYPE_I16 "i16", "int", false
 #define GN__CU_TYPE_U16 "u16", "int", false
 #define GN__CU_TYPE_U32 "u32", "i64", false
+#define GN__CU_TYPE_U64 "u64", "u64", false
 
 static const struct {
     uint8_t bytes;
@@ -2278,7 +2286,9 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
 }
 
 /* What it is computed in holds more bits than it does: they are dropped before anything looks at them. */
-static bool drops_bits(gn_dtype d) { return types[d].real ? d == GN_F16 || d == GN_BF16 : d != GN_I32 && d != GN_I64; }
+static bool drops_bits(gn_dtype d) {
+    return types[d].real ? d == GN_F16 || d == GN_BF16 : d != GN_I32 && types[d].bytes < 8;
+}
 
 /* Behind instruction i its value has bits to drop: not where it is one of its inputs, or a truth value. */
 static bool loop_drops(const loop *l, uint32_t i, const gn_instr *in) {
@@ -2517,7 +2527,9 @@ typedef struct reducing {
     const param *to;
 } reducing;
 
-static const char *wide_type(gn_dtype dtype) { return types[dtype].real ? types[dtype].compute : "i64"; }
+static const char *wide_type(gn_dtype dtype) {
+    return types[dtype].real || dtype == GN_U64 ? types[dtype].compute : "i64";
+}
 
 typedef enum reduce_kind {
     REDUCE_NONE,
@@ -2547,21 +2559,21 @@ static bool is_near(gn_dtype dtype, const row_order *w) {
     return types[dtype].real && (!w->narrow || w->span / w->lanes > 512);
 }
 
+/* What an accumulator takes. */
+static const char *accumulated_type(reduce_kind kind, gn_dtype dtype) {
+    return kind == REDUCE_PROD && types[dtype].real ? "double" : wide_type(dtype);
+}
+
 /* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where
    the whole does not. */
 static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype dtype, const row_order *w) {
     if (kind == REDUCE_SUM || kind == REDUCE_MEAN)
         snprintf(out, size, is_near(dtype, w) ? "near_sum<%s>" : "sum_of<%s>", wide_type(dtype));
     else if (kind == REDUCE_PROD)
-        snprintf(out, size, dtype == GN_F64 ? "near_prod" : "prod_of<%s>", types[dtype].real ? "double" : "i64");
+        snprintf(out, size, dtype == GN_F64 ? "near_prod" : "prod_of<%s>", accumulated_type(kind, dtype));
     else
         snprintf(out, size, "best_of<%s, %s>", wide_type(dtype),
                  kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
-}
-
-/* What an accumulator takes. */
-static const char *accumulated_type(reduce_kind kind, gn_dtype dtype) {
-    return kind == REDUCE_PROD && types[dtype].real ? "double" : wide_type(dtype);
 }
 
 /* What accumulator `a` of n elements gives. */
@@ -6925,6 +6937,7 @@ static const char along_text[] =
     "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } "
     "static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
     "template <> M double run_max<double>::none() { return gn_f32(0xff800000u); }\n"
+    "template <> M u64 run_max<u64>::none() { return 0; }\n"
     "// What stands before and in each thread's element among the block's 256.\n"
     "template <class R, class C> M C scan(C v) {\n"
     "  __shared__ C part[256];\n"
@@ -7037,7 +7050,7 @@ static void emit_along(emit *e, uint32_t node, const char *label, const char *jo
     const gn_view *in = view_of(e, x), *out = view_of(e, node);
     const char *c = in->dtype == GN_F64 && strcmp(join, "run_max") != 0 ? "twice"
                     : types[in->dtype].real                             ? "double"
-                                                                        : "i64",
+                                                                        : wide_type(in->dtype),
                *type = types[in->dtype].name;
     char more[200], name[40];
     rows r;
@@ -7077,8 +7090,8 @@ static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *la
     gn_dtype d = view_of(e, x)->dtype;
     const char *position = is_few(r->n) ? "int" : "i64";
     char more[80];
-    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n", types[d].real ? "double" : "i64",
-             position, attrs_of(e, node)[1] != 0);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n",
+             types[d].real ? "double" : wide_type(d), position, attrs_of(e, node)[1] != 0);
     put_along_type(e, r, d, GN_I64, more);
     emit_node(e, x, types[d].name, true, "a");
     if (!first) emit_pointer(e, position, true, "from", from);
@@ -7224,6 +7237,173 @@ static const char solve_text[] =
     "    __syncthreads();\n"
     "  }\n"
     "}\n"
+    "// The same of a large matrix, a panel of 16 columns at a time and with the same bits: each element takes off the "
+    "same\n"
+    "// products in the same order. P: N, W, R (rows of the matrix for each thread), ROOT, UPPER, ONES. state: "
+    "determinant,\n"
+    "// whether it goes on; swaps: the row that each pivot came from.\n"
+    "enum { SOLVE_PANEL = 16, SOLVE_WIDE = 32, SOLVE_HIGH = 64 };\n"
+    "// Columns from `first` on, in registers.\n"
+    "template <class P> M void solve_panel(double *m, double *state, int *swaps, int first) {\n"
+    "  __shared__ double top[SOLVE_PANEL], other[SOLVE_PANEL], across[SOLVE_PANEL];\n"
+    "  const int t = threadIdx.x, count = P::N - first < SOLVE_PANEL ? P::N - first : SOLVE_PANEL;\n"
+    "  double x[P::R][SOLVE_PANEL], det = first ? state[0] : 1;\n"
+    "  if (first && state[1] == 0) return;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int k = 0; k < SOLVE_PANEL; k++) {\n"
+    "    const int i = first + t + r * 256;\n"
+    "    x[r][k] = i < P::N && k < count ? m[(i64)i * P::W + first + k] : 0;\n"
+    "  }\n"
+    "  UNROLL for (int j = 0; j < SOLVE_PANEL; j++) if (j < count) {\n"
+    "    const int p = first + j;\n"
+    "    int q = p;\n"
+    "    if (!P::ROOT) {\n"
+    "      best_of<double, false> b;\n"
+    "      b.init();\n"
+    "      UNROLL for (int r = 0; r < P::R; r++) {\n"
+    "        const int i = first + t + r * 256;\n"
+    "        if (i >= p && i < P::N) b.take(gn_abs(x[r][j]), i);\n"
+    "      }\n"
+    "      b = together<256>(b);\n"
+    "      q = (int)b.at;\n"
+    "      if (q != p) det = -det;\n"
+    "      if (t == 0) swaps[p] = q;\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int k = 0; k < SOLVE_PANEL; k++) {\n"
+    "      const int i = first + t + r * 256;\n"
+    "      if (i == p) top[k] = x[r][k];\n"
+    "      if (i == q) other[k] = x[r][k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    double d = other[j];\n"
+    "    det = det * d;\n"
+    "    if (P::ROOT ? !(d > 0) : d == 0) {\n"
+    "      if (t == 0) { state[0] = det; state[1] = 0; }\n"
+    "      return;\n"
+    "    }\n"
+    "    if (P::ROOT) d = gn_sqrt(d);\n"
+    "    UNROLL for (int r = 0; r < P::R; r++) {\n"
+    "      const int i = first + t + r * 256;\n"
+    "      UNROLL for (int k = 0; k < SOLVE_PANEL; k++) x[r][k] = q == p ? x[r][k] : i == p ? other[k] : i == q ? "
+    "top[k] : x[r][k];\n"
+    "      if (P::ROOT && i == p) x[r][j] = d;\n"
+    "      if (i > p) x[r][j] = x[r][j] / d;\n"
+    "      if (P::ROOT && i > p && i < first + SOLVE_PANEL) across[i - first] = x[r][j];\n"
+    "    }\n"
+    "    if (P::ROOT) __syncthreads();\n"
+    "    UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int k = j + 1; k < SOLVE_PANEL; k++)\n"
+    "      if (first + t + r * 256 > p && k < count) x[r][k] -= x[r][j] * (P::ROOT ? across[k] : other[k]);\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int k = 0; k < SOLVE_PANEL; k++) {\n"
+    "    const int i = first + t + r * 256;\n"
+    "    if (i >= P::N || k >= count) continue;\n"
+    "    m[(i64)i * P::W + first + k] = x[r][k];\n"
+    "    if (P::ROOT && i >= first + count) m[(i64)(first + k) * P::W + i] = x[r][k];\n"
+    "  }\n"
+    "  if (t == 0) { state[0] = det; state[1] = 1; }\n"
+    "}\n"
+    "// 64 rows from `row` on, below `end`, and 32 columns from `col` on: less the panel's columns times its rows u.\n"
+    "template <class P> M void solve_less(double *m, double (*u)[SOLVE_WIDE], int from, int count, int row, int "
+    "end, int col) {\n"
+    "  __shared__ double l[SOLVE_HIGH][SOLVE_PANEL + 1];\n"
+    "  const int t = threadIdx.x, x = t & 15, y = t >> 4;\n"
+    "  __syncthreads();\n"
+    "  for (int i = t; i < SOLVE_HIGH * SOLVE_PANEL; i += 256) {\n"
+    "    const int r = row + i / SOLVE_PANEL, k = i % SOLVE_PANEL;\n"
+    "    l[i / SOLVE_PANEL][k] = r < end && k < count ? m[(i64)r * P::W + from + k] : 0;\n"
+    "  }\n"
+    "  double a[4][2];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 2; c++) {\n"
+    "    const int r = row + y + i * 16, k = col + x + c * 16;\n"
+    "    a[i][c] = r < end && k < P::W ? m[(i64)r * P::W + k] : 0;\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int s = 0; s < SOLVE_PANEL; s++) {\n"
+    "    const int j = P::UPPER ? SOLVE_PANEL - 1 - s : s;\n"
+    "    if (j < count) UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 2; c++)\n"
+    "      a[i][c] -= l[y + i * 16][j] * u[j][x + c * 16];\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 2; c++) {\n"
+    "    const int r = row + y + i * 16, k = col + x + c * 16;\n"
+    "    if (r < end && k < P::W) m[(i64)r * P::W + k] = a[i][c];\n"
+    "  }\n"
+    "}\n"
+    "// The panel's part of 32 columns: u, from the panel's rows and columns.\n"
+    "template <class P> M void solve_rows(double *m, double (*u)[SOLVE_WIDE], int first, int count, int col, bool "
+    "divides) {\n"
+    "  __shared__ double l[SOLVE_PANEL][SOLVE_PANEL];\n"
+    "  const int t = threadIdx.x;\n"
+    "  for (int i = t; i < SOLVE_PANEL * SOLVE_PANEL; i += 256) {\n"
+    "    const int r = i / SOLVE_PANEL, k = i % SOLVE_PANEL;\n"
+    "    l[r][k] = r < count && k < count ? m[(i64)(first + r) * P::W + first + k] : 0;\n"
+    "  }\n"
+    "  for (int i = t; i < SOLVE_PANEL * SOLVE_WIDE; i += 256) {\n"
+    "    const int r = i / SOLVE_WIDE, k = col + i % SOLVE_WIDE;\n"
+    "    u[r][i % SOLVE_WIDE] = r < count && k < P::W ? m[(i64)(first + r) * P::W + k] : 0;\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (int s = 0; s < count && !P::ROOT; s++) {\n"
+    "    const int j = P::UPPER ? count - 1 - s : s;\n"
+    "    if (divides) {\n"
+    "      if (t < SOLVE_WIDE) u[j][t] = u[j][t] / l[j][j];\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "    for (int i = t; i < SOLVE_PANEL * SOLVE_WIDE; i += 256) {\n"
+    "      const int r = i / SOLVE_WIDE, k = i % SOLVE_WIDE;\n"
+    "      if (r < count && (P::UPPER ? r < j : r > j)) u[r][k] -= l[r][j] * u[j][k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  for (int i = t; i < SOLVE_PANEL * SOLVE_WIDE && !P::ROOT; i += 256) {\n"
+    "    const int r = i / SOLVE_WIDE, k = col + i % SOLVE_WIDE;\n"
+    "    if (r < count && k < P::W) m[(i64)(first + r) * P::W + k] = u[r][i % SOLVE_WIDE];\n"
+    "  }\n"
+    "}\n"
+    "// Where row i of 32 columns comes from when the panel's rows are swapped one after another.\n"
+    "D int solve_source(const int *swaps, int first, int count, int i) {\n"
+    "  for (int j = count - 1; j >= 0; j--) i = i == first + j ? swaps[j] : i == swaps[j] ? first + j : i;\n"
+    "  return i;\n"
+    "}\n"
+    "// Columns behind a panel.\n"
+    "template <class P> M void solve_behind(double *m, const double *state, const int *swaps, int first) {\n"
+    "  enum { MOVED = 2 * SOLVE_PANEL * SOLVE_WIDE / 256 };\n"
+    "  __shared__ double u[SOLVE_PANEL][SOLVE_WIDE];\n"
+    "  __shared__ int from[SOLVE_PANEL];\n"
+    "  const int t = threadIdx.x, count = P::N - first < SOLVE_PANEL ? P::N - first : SOLVE_PANEL;\n"
+    "  const int col = first + count + blockIdx.x * SOLVE_WIDE, k = col + t % SOLVE_WIDE;\n"
+    "  if (state[1] == 0) return;\n"
+    "  if (!P::ROOT) {\n"
+    "    double moved[MOVED];\n"
+    "    if (t < count) from[t] = swaps[first + t];\n"
+    "    __syncthreads();\n"
+    "    for (int pass = 0; pass < 2; pass++) {\n"
+    "      UNROLL for (int v = 0; v < MOVED; v++) {\n"
+    "        const int j = t / SOLVE_WIDE + v * (256 / SOLVE_WIDE), to = j < count ? first + j : j < 2 * count ? "
+    "from[j - count] : -1;\n"
+    "        if (to < 0 || k >= P::W) continue;\n"
+    "        if (pass) m[(i64)to * P::W + k] = moved[v];\n"
+    "        else moved[v] = m[(i64)solve_source(from, first, count, to) * P::W + k];\n"
+    "      }\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "  }\n"
+    "  solve_rows<P>(m, u, first, count, col, false);\n"
+    "  for (int row = first + count; row < P::N; row += SOLVE_HIGH)\n"
+    "    if (!P::ROOT || row + SOLVE_HIGH > col) solve_less<P>(m, u, first, count, row, P::N, col);\n"
+    "}\n"
+    "// Right sides of a triangle, 32 columns of them.\n"
+    "template <class P> M void solve_sides(double *m) {\n"
+    "  __shared__ double u[SOLVE_PANEL][SOLVE_WIDE];\n"
+    "  const int col = P::N + blockIdx.x * SOLVE_WIDE, panels = (P::N + SOLVE_PANEL - 1) / SOLVE_PANEL;\n"
+    "  for (int s = 0; s < panels; s++) {\n"
+    "    const int first = (P::UPPER ? panels - 1 - s : s) * SOLVE_PANEL, count = P::N - first < SOLVE_PANEL ? P::N - "
+    "first : SOLVE_PANEL;\n"
+    "    __syncthreads();\n"
+    "    solve_rows<P>(m, u, first, count, col, !P::ONES);\n"
+    "    for (int row = P::UPPER ? 0 : first + count; row < (P::UPPER ? first : P::N); row += SOLVE_HIGH)\n"
+    "      solve_less<P>(m, u, first, count, row, P::UPPER ? first : P::N, col);\n"
+    "  }\n"
+    "}\n"
     "// Element i of a grid (…,G1,G2), joined with those of its equal neighbours before it: the larger of two roots "
     "comes below the smaller. P: T, G1, G2, CORNERS, place(element)\n"
     "D u32 component_of(volatile u32 *root, u32 i) { while (root[i] != i) i = root[i]; return i; }\n"
@@ -7279,7 +7459,118 @@ static void put_solve_load(emit *e, const gn_view *v, const char *name, int64_t 
         (long long)v->strides[lead.rank], (long long)columns, (long long)v->strides[lead.rank + 1]);
 }
 
-/* A block a matrix at a time, in its shared memory where it fits. */
+/* Matrices that one block does not hold: in rounds of so many as the scratch memory takes. */
+typedef struct solve_form {
+    int64_t kind, N, K, W, batch, count; /* count: matrices of a round */
+    bool root, upper, ones;
+    size_t state, swaps; /* bytes in front of them in scratch */
+} solve_form;
+
+/* False: a block a matrix does better. */
+static bool solve_blocked(emit *e, solve_form *f) {
+    enum { SCRATCH = 256 << 20, ROUNDS = 4 };
+    size_t each = gn_size_mul((size_t)(f->N * f->W), 8), all = each + 16 + (size_t)f->N * 4;
+    f->count = (int64_t)(SCRATCH / all);
+    if (f->count > f->batch) f->count = f->batch;
+    if (f->count > 65535) f->count = 65535;
+    if (f->count < 1 || blocks_for(f->batch, f->count) > ROUNDS) return false;
+    f->state = (size_t)f->count * each;
+    f->swaps = f->state + (size_t)f->count * 16;
+    if ((size_t)f->count * all > e->scratch) e->scratch = (size_t)f->count * all;
+    return true;
+}
+
+static void put_solve_form(emit *e, const solve_form *f, bool back) {
+    put(&e->types, "struct @_p { enum { N = %lld, W = %lld, R = %lld, ROOT = %d, UPPER = %d, ONES = %d }; };\n",
+        (long long)f->N, (long long)f->W, (long long)blocks_for(f->N, 256), f->root, back && f->upper, f->ones);
+    emit_pointer(e, "double", false, "all", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    put(&e->body, "  double *m = all + (i64)blockIdx.y * %lldll;\n", (long long)(f->N * f->W));
+}
+static void put_solve_state(emit *e, const solve_form *f) {
+    emit_pointer(e, "double", false, "state", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)f->state });
+    emit_pointer(e, "int", false, "swaps", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)f->swaps });
+    put(&e->body, "  state += blockIdx.y * 2;\n  swaps += (i64)blockIdx.y * %lldll;\n", (long long)f->N);
+}
+
+/* An element of m for each thread; `from`: the round's first matrix, of `count`. */
+static void put_solve_each(emit *e, const solve_form *f, int64_t from, int64_t columns) {
+    emit_number(e, "i64", "from", PARAM_LONG, from);
+    put(&e->body,
+        "  const i64 i = (i64)blockIdx.x * 256 + threadIdx.x, at = from + blockIdx.y;\n  if (i >= %lldll) return;\n"
+        "  const int r = (int)(i / %lld), k = (int)(i %% %lld);\n",
+        (long long)(f->N * columns), (long long)columns, (long long)columns);
+}
+static void put_solve_element(emit *e, const gn_view *v, const char *name, const char *column) {
+    gn_view lead = *v;
+    lead.rank -= 2;
+    gn_view c = gn_view_collapse(&lead);
+    put(&e->body, "get(%s[", name);
+    put_offset(&e->body, &c, "at", false);
+    put(&e->body, " + r * %lldll + (%s) * %lldll])", (long long)v->strides[lead.rank], column,
+        (long long)v->strides[lead.rank + 1]);
+}
+
+static void emit_solve_load(emit *e, uint32_t node, const solve_form *f, int64_t from, int64_t count) {
+    const gn_view *a = view_of(e, input(e, node, 0));
+    put_solve_form(e, f, false);
+    emit_node(e, input(e, node, 0), types[a->dtype].name, true, "a");
+    if (f->K) emit_node(e, input(e, node, 1), types[a->dtype].name, true, "b");
+    put_solve_each(e, f, from, f->W);
+    put(&e->body, "  m[i] = ");
+    if (f->K) put(&e->body, "k < %lld ? ", (long long)f->N);
+    put_solve_element(e, a, "a", "k");
+    char column[40];
+    snprintf(column, sizeof column, "k - %lld", (long long)f->N);
+    if (f->K) put(&e->body, " : ");
+    if (f->K) put_solve_element(e, view_of(e, input(e, node, 1)), "b", column);
+    put(&e->body, ";\n");
+    emit_launch(e, "solve_load", (uint64_t)blocks_for(f->N * f->W, 256), (uint64_t)count, 256);
+}
+
+static void emit_solve_store(emit *e, uint32_t node, const solve_form *f, int64_t from, int64_t count) {
+    const char *type = types[view_of(e, node)->dtype].name;
+    int64_t columns = f->K ? f->K : f->N;
+    bool det = f->kind == GN__SOLVE_DET;
+    put_solve_form(e, f, false);
+    put_solve_state(e, f);
+    emit_node(e, node, type, false, "o");
+    put_solve_each(e, f, from, columns);
+    if (det) put(&e->body, "  if (i == 0) put(o[at], cast_to<%s>::of(state[0]));\n", type);
+    else
+        put(&e->body,
+            "  const double x = %s%sm[(i64)r * %lld + %lld + k];\n  put(o[at * %lldll + i], cast_to<%s>::of(x));\n",
+            f->kind == GN__SOLVE_TRIANGULAR ? "" : "state[1] == 0 ? gn_f64(0x7ff8000000000000ull) : ",
+            f->root ? "k > r ? 0.0 : " : "", (long long)f->W, (long long)(f->K ? f->N : 0), (long long)(f->N * columns),
+            type);
+    emit_launch(e, "solve_store", (uint64_t)(det ? 1 : blocks_for(f->N * columns, 256)), (uint64_t)count, 256);
+}
+
+static void emit_solve_round(emit *e, uint32_t node, const solve_form *f, int64_t from, int64_t count) {
+    enum { PANEL = 16, WIDE = 32 }; /* as in the device text */
+    emit_solve_load(e, node, f, from, count);
+    for (int64_t first = 0; first < f->N && f->kind != GN__SOLVE_TRIANGULAR; first += PANEL) {
+        int64_t behind = f->W - first - PANEL < f->W - f->N ? f->W - f->N : f->W - first - PANEL;
+        put_solve_form(e, f, false);
+        put_solve_state(e, f);
+        emit_number(e, "int", "first", PARAM_WORD, first);
+        put(&e->body, "  solve_panel<@_p>(m, state, swaps, first);\n");
+        emit_launch(e, f->root ? "cholesky_panel" : "solve_panel", 1, (uint64_t)count, 256);
+        if (behind == 0) continue;
+        put_solve_form(e, f, false);
+        put_solve_state(e, f);
+        emit_number(e, "int", "first", PARAM_WORD, first);
+        put(&e->body, "  solve_behind<@_p>(m, state, swaps, first);\n");
+        emit_launch(e, "solve_behind", (uint64_t)blocks_for(behind, WIDE), (uint64_t)count, 256);
+    }
+    if (f->K) {
+        put_solve_form(e, f, true);
+        put(&e->body, "  solve_sides<@_p>(m);\n");
+        emit_launch(e, "solve_sides", (uint64_t)blocks_for(f->K, WIDE), (uint64_t)count, 256);
+    }
+    emit_solve_store(e, node, f, from, count);
+}
+
+/* A block a matrix at a time, in its shared memory where it fits; large ones by panels. */
 static void emit_solve(emit *e, uint32_t node) {
     enum { SHARED = 40 << 10, SCRATCH = 256 << 20, BLOCKS = 528 };
     const gn_view *a = view_of(e, input(e, node, 0)), *out = view_of(e, node);
@@ -7298,6 +7589,13 @@ static void emit_solve(emit *e, uint32_t node) {
     int64_t W = N + K, batch = gn_view_count(&lead), bytes = N * W * 8, blocks = batch;
     bool shared = bytes <= SHARED;
     const char *type = types[out->dtype].name;
+    bool upper = kind == GN__SOLVE_GENERAL || (bits & 1), ones = (bits & 2) != 0;
+    solve_form f = { kind, N, K, W, batch, 0, root, upper, ones, 0, 0 };
+    if (!shared && solve_blocked(e, &f)) {
+        for (int64_t at = 0; at < batch; at += f.count)
+            emit_solve_round(e, node, &f, at, batch - at < f.count ? batch - at : f.count);
+        return;
+    }
     if (shared && blocks > 1 << 20) blocks = 1 << 20;
     if (!shared && blocks > BLOCKS) blocks = BLOCKS;
     if (!shared && blocks * bytes > SCRATCH) blocks = SCRATCH / bytes > 1 ? SCRATCH / bytes : 1;
@@ -7318,8 +7616,8 @@ static void emit_solve(emit *e, uint32_t node) {
     if (kind != GN__SOLVE_TRIANGULAR)
         put(&e->body, "    ok = solve_eliminate(m, %lld, %lld, %d, det);\n", (long long)N, (long long)W, root);
     if (two)
-        put(&e->body, "    if (ok) solve_substitute(m, %lld, %lld, %d, %d);\n", (long long)N, (long long)W,
-            kind == GN__SOLVE_GENERAL || (bits & 1), (bits & 2) != 0);
+        put(&e->body, "    if (ok) solve_substitute(m, %lld, %lld, %d, %d);\n", (long long)N, (long long)W, upper,
+            ones);
     if (kind == GN__SOLVE_DET)
         put(&e->body, "    if (threadIdx.x == 0) { %s v; put(v, cast_to<%s>::of(det)); o[at] = v; }\n  }\n", type,
             type);

@@ -1022,6 +1022,65 @@ static void bench_window(gn_ctx *g, const window_row *r) {
     job_close(&j);
 }
 
+/* ---- matrices ---- */
+
+static const struct solve_row {
+    const char *name;
+    int count, rows, sides;
+} solve_rows[] = { { "solve_64", 256, 64, 8 },
+                   { "solve_128", 64, 128, 8 },
+                   { "solve_512", 1, 512, 8 },
+                   { "solve_512_many", 32, 512, 8 },
+                   { "solve_511_inverse", 1, 511, 511 } };
+
+static gn_tensor build_solved(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_solve(j->in[0], j->in[1]);
+}
+
+/* What is left of a x - b. */
+static double solved_error(const job *j, const struct solve_row *r) {
+    largest_error e = { 0 };
+    for (int s = 0; s < 256; s++) {
+        size_t n = (size_t)r->rows, k = (size_t)r->sides, m = (size_t)(s % r->count), i = (size_t)s * 97 % n,
+               c = (size_t)s % k;
+        double sum = 0;
+        for (size_t l = 0; l < n; l++)
+            sum += at(j, 0, (int64_t)((m * n + i) * n + l)) * element(j->d, j->out, (m * n + l) * k + c);
+        error_add(&e, sum, at(j, 1, (int64_t)((m * n + i) * k + c)));
+    }
+    return error_of(&e);
+}
+
+static void bench_solve(gn_ctx *g, const struct solve_row *r) {
+    double theirs[9], n = r->rows;
+    char line[80];
+    job j = { .d = GN_F32,
+              .n_in = 2,
+              .each = 4,
+              .scale = 1,
+              .of = r,
+              .beside = theirs,
+              .in_shape = { GN_SHAPE(r->count, r->rows, r->rows), GN_SHAPE(r->count, r->rows, r->sides) },
+              .out_shape = GN_SHAPE(r->count, r->rows, r->sides) };
+    if (!wanted(r->name)) return;
+    job_open(g, &j);
+    snprintf(line, sizeof line, "solve %d %d %d", r->count, r->rows, r->sides);
+    torch_ask(line);
+    int k = job_run(g, &j, build_solved, repeats(9));
+    row *out = add_row(r->name, "GFLOP/s", NAN, false);
+    double work = 1e-9 * r->count * n * n * (2 * n / 3 + 2 * r->sides);
+    out->value = work / quantile(samples, k, 0.5);
+    out->p95 = work / quantile(samples, k, 0.95);
+    out->error = solved_error(&j, r);
+    out->bound = 1e-2; /* drawn matrices are far from singular, not far from badly conditioned */
+    snprintf(out->note, sizeof out->note, "%.1f us, %d of %d rows for %d sides, in f64",
+             1e6 * quantile(samples, k, 0.5), r->count, r->rows, r->sides);
+    torch_note(out, quantile(samples, k, 0.5), theirs, k);
+    print_row(out);
+    job_close(&j);
+}
+
 /* ResNet-50 (He et al. 2015) with folded norms and drawn weights. */
 enum { RESNET_CONVS = 53 };
 typedef struct resnet {
@@ -1993,6 +2052,7 @@ static void bench_all(gn_ctx *g) {
     bench_caches(g);
     torch_open();
     for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++) bench_window(g, &window_rows[i]);
+    for (size_t i = 0; i < sizeof solve_rows / sizeof *solve_rows; i++) bench_solve(g, &solve_rows[i]);
     torch_sum("convolutions");
     bench_pictures(g);
     torch_sum("norms and pooling");

@@ -1,10 +1,12 @@
-"""PyTorch's side of bench_gpu's rows of convolutions, norms and pooling: the program starts it, with $TORCH_BENCH as the
-interpreter. bf16, channels last, cuDNN's fastest form; a CUDA graph holds the runs of a reading.
+"""PyTorch's side of bench_gpu's rows of convolutions, norms, pooling and matrices: the program starts it, with
+$TORCH_BENCH as the interpreter. bf16, channels last, cuDNN's fastest form; a CUDA graph holds the runs of a reading.
+Matrices are f32, and solved without a graph: its libraries do not let themselves be captured.
 
 A line in, a line out:
     conv IMAGES CHANNELS SIDE FILTERS KERNEL STRIDE GROUPS    what "time" times, padded to keep the side at stride 1
     norm IMAGES CHANNELS SIDE GROUPS                          in training over the batch (0 groups), else over groups
     pool IMAGES CHANNELS SIDE KERNEL STRIDE                   the maximum
+    solve COUNT ROWS SIDES                                    matrices, for so many right sides each
     time N                                                    answers with the seconds of one of N runs
 An answer is a number (0: ready) or "no WHY".
 """
@@ -38,15 +40,20 @@ def pool(images, channels, side, kernel, stride):
     return lambda: F.max_pool2d(x, kernel, stride, kernel // 2 if kernel % 2 else 0)
 
 
+def solve(count, rows, sides):
+    a, b = torch.rand(count, rows, rows, device='cuda') * 2 - 1, torch.rand(count, rows, sides, device='cuda')
+    return lambda: torch.linalg.solve_ex(a, b)
+
+
 class Run:
-    def __init__(self, work):
-        self.work, self.graphs = work, {}
+    def __init__(self, work, captured):
+        self.work, self.graphs, self.captured = work, {}, captured
         for _ in range(3):
             work()
         torch.cuda.synchronize()
 
     def seconds(self, n):
-        if n not in self.graphs:
+        if n not in self.graphs and self.captured:
             self.graphs[n] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graphs[n]):
                 for _ in range(n):
@@ -54,7 +61,10 @@ class Run:
             self.graphs[n].replay()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        self.graphs[n].replay()
+        if self.captured:
+            self.graphs[n].replay()
+        for _ in range(0 if self.captured else n):
+            self.work()
         end.record()
         torch.cuda.synchronize()
         return start.elapsed_time(end) * 1e-3 / n
@@ -68,7 +78,8 @@ def main():
             if word == 'time':
                 answer = run.seconds(int(numbers[0]))
             else:
-                run, answer = Run({'conv': conv, 'norm': norm, 'pool': pool}[word](*map(int, numbers))), 0
+                works = {'conv': conv, 'norm': norm, 'pool': pool, 'solve': solve}
+                run, answer = Run(works[word](*map(int, numbers)), word != 'solve'), 0
         except Exception as why:   # told to the program, which says it in its row
             answer = 'no ' + ' '.join(str(why).split())[:200]
         print(answer, flush=True)

@@ -28,7 +28,7 @@ typedef struct oc_test {
     char error[ONNX_ERROR];
 } oc_test;
 
-static inline bool oc_is_own(onnx_type t) { return onnx_type_dtype(t) && t != ONNX_UINT64 && t <= ONNX_BFLOAT16; }
+static inline bool oc_is_own(onnx_type t) { return onnx_type_dtype(t) && t <= ONNX_BFLOAT16; }
 
 static inline void *oc_keep(oc_test *t, void *p) {
     if (p && t->n_made < 256) t->made[t->n_made++] = p;

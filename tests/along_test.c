@@ -28,7 +28,7 @@ typedef struct lines {
 static void fill_values(gn_dtype dtype, int64_t n) {
     static const double special[] = { NAN, -NAN, 0.0, -0.0, INFINITY, -INFINITY };
     bool real = dtype == GN_F32 || dtype == GN_F64 || dtype == GN_F16 || dtype == GN_BF16,
-         sign = dtype != GN_U8 && dtype != GN_U16 && dtype != GN_U32 && dtype != GN_BOOL;
+         sign = dtype != GN_U8 && dtype != GN_U16 && dtype != GN_U32 && dtype != GN_U64 && dtype != GN_BOOL;
     int64_t most = dtype == GN_I8 || dtype == GN_U8 ? 100 : 30000;
     for (int64_t i = 0; i < n; i++) {
         int64_t few = test_random_int(0, 3) ? most : 5;
@@ -112,8 +112,8 @@ static void check_order(const lines *s, uint32_t threads, int64_t k, bool down, 
     gn_close(g);
 }
 
-static const gn_dtype every_dtype[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_BOOL, GN_U8,
-                                        GN_I8,  GN_I16, GN_U16, GN_I32,  GN_U32,  GN_I64 };
+static const gn_dtype every_dtype[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_BOOL, GN_U8, GN_I8,
+                                        GN_I16, GN_U16, GN_I32, GN_U32,  GN_I64,  GN_U64 };
 
 TEST(argsort_of_every_dtype_and_layout_is_a_stable_sort) {
     static const int64_t sizes[] = { 1, 2, 31, 64, 65, 513, 1030 };

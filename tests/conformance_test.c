@@ -576,6 +576,8 @@ static void where_case(const char *what, const gn_shape *shapes, gn_dtype a, gn_
     add_input(&s, GN_BOOL, shapes[0], FILL_SMALL, VIEW_ANY);
     add_input(&s, a, shapes[1], f, VIEW_ANY);
     add_input(&s, b, shapes[2], f, VIEW_ANY);
+    ref *in[2] = { s.in[1].value, s.in[2].value };
+    s.failure = ref_promote(in, 2) == GN_DTYPE_NONE ? GN_BAD_DTYPE : GN_OK;
     run(&s);
 }
 
@@ -608,7 +610,7 @@ static ref *refer_cast(const sample *s, ref *const *in) {
     ref *y = ref_cast(in[0], s->dtype);
     for (int64_t k = 0; in[0]->i && y->f && k < y->n; k++) {
         y->mag = y->mag ? y->mag : ref__alloc((size_t)y->n, sizeof *y->mag);
-        y->mag[k] = fabsl((ref_real)in[0]->i[k]);
+        y->mag[k] = fabsl(ref_whole(in[0]->dtype, in[0]->i[k]));
     }
     return y;
 }
@@ -635,7 +637,7 @@ static double held(gn_dtype d, double v) {
     };
     static const double most[GN_DTYPE__COUNT] = {
         [GN_I8] = 127, [GN_I16] = 32767, [GN_I32] = 2147483647.0, [GN_I64] = 0x1p62,
-        [GN_U8] = 255, [GN_U16] = 65535, [GN_U32] = 4294967295.0
+        [GN_U8] = 255, [GN_U16] = 65535, [GN_U32] = 4294967295.0, [GN_U64] = 0x1p62
     };
     if (d == GN_BOOL) return v != 0;
     return d <= GN_BF16 ? v : isnan(v) ? 0 : trunc(fmin(fmax(v, least[d]), most[d]));
@@ -2879,7 +2881,7 @@ static void cases_outer(void) {
 static ref *refer_vecdot(const sample *s, ref *const *in) {
     ref *y = ref_einsum((const char *const[]){ "ijk", "ijk" }, s->p[0] == 1 ? "ik" : "ij", in, 2);
     if (y->i) {
-        y->dtype = GN_I64;
+        y->dtype = ref_summed(in[0]->dtype);
         for (int64_t k = 0; k < y->n; k++) {
             int64_t outer = s->p[0] == 1 ? y->shape.dims[1] : 1, n = s->p[0] == 1 ? 4 : 5,
                     base = k / outer * outer * n + k % outer;

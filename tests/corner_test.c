@@ -123,7 +123,40 @@ TEST(shifts_past_the_width_give_zero_or_the_sign) {
         IS(gn_shift_right(V(ints[k], 5), by), 5, 0, 0, 0, 0);
     }
     IS(gn_shift_right(V(GN_U32, 4294967295.0), V(GN_U32, 0, 31, 32)), 4294967295.0, 1, 0);
+    IS(gn_shift_right(V(GN_U64, 0x1p63), V(GN_U64, 0, 63, 64)), 0x1p63, 1, 0);
     IS(gn_shift_left(V(GN_U8, 255), V(GN_U8, 1, 7, 8)), 254, 128, 0);
+}
+
+/* Order and division as PyTorch's and NumPy's of uint64; with a signed int PyTorch has no dtype. */
+TEST(u64_is_unsigned_past_2_63_and_meets_no_signed_int) {
+    gn_tensor big = V(GN_U64, 0x1p63, 0x1.8p63, 1), two = V(GN_U64, 2, 2, 2);
+    IS(gn_div(big, two), 0x1p62, 0x1.8p62, 0);
+    IS(gn_remainder(big, V(GN_U64, 10, 10, 10)), 8, 2, 1); /* 9223372036854775808 and 13835058055282163712 */
+    IS(gn_lt(big, two), 0, 0, 1);
+    IS(gn_maximum(big, two), 0x1p63, 0x1.8p63, 2);
+    IS(gn_abs(big), 0x1p63, 0x1.8p63, 1);
+    IS(gn_sign(big), 1, 1, 1);
+    IS(gn_clamp(big, 2, INFINITY), 0x1p63, 0x1.8p63, 2);
+    IS(gn_max(big, GN_ALL_AXES, false), 0x1.8p63);
+    IS(gn_argmin(big, GN_ALL_AXES, false), 2);
+    IS(gn_sort(big, 0, false), 1, 0x1p63, 0x1.8p63);
+    IS(gn_cummax(big, 0), 0x1p63, 0x1.8p63, 0x1.8p63);
+    IS(gn_sum(V(GN_U64, 0x1p63, 0x1p62), GN_ALL_AXES, false), 0x1.8p63);
+    IS(gn_not(V(GN_U64, 0x1p63)), 0x1p63); /* 2^63 - 1 as f64 */
+    IS(V(GN_U64, -1, NAN, INFINITY, 1.9), 0, 0, 0x1p64, 1);
+    IS(gn_cast(V(GN_I8, -1), GN_U64), 0x1p64);
+    IS(gn_cast(big, GN_I64), -0x1p63, -0x1p62, 1);
+    IS(gn_cast(big, GN_F32), 0x1p63, 0x1.8p63, 1);
+    IS(gn_arange_i64(g, GN_U64, 3, INT64_C(1) << 60, -(INT64_C(1) << 58)), 0x1p60, 0x1.8p59, 0x1p59);
+    REFUSED(gn_arange_i64(g, GN_U64, 2, 0, -1), GN_BAD_ARGUMENT);
+    IS(gn_add(big, V(GN_U32, 1, 1, 1)), 0x1p63, 0x1.8p63, 2);
+    IS(gn_add(big, V(GN_F32, 1, 1, 1)), 0x1p63, 0x1.8p63, 2);
+    IS(gn_add(big, gn_full(g, GN_I32, GN_SCALAR, 1)), 0x1p63, 0x1.8p63, 2); /* a 0-d one does not count */
+    REFUSED(gn_add(big, V(GN_I64, 1, 1, 1)), GN_BAD_DTYPE);
+    REFUSED(gn_eq(V(GN_I8, 1, 1, 1), big), GN_BAD_DTYPE);
+    REFUSED(gn_fma(big, V(GN_I8, 1, 1, 1), two), GN_BAD_DTYPE);
+    double got[3];
+    CHECK_RESULT(gn_read(gn_cast(gn_div(big, V(GN_U64, 2, 0, 2)), GN_F64), got, sizeof got), GN_DIVISION_BY_ZERO);
 }
 
 TEST(reductions_over_nothing_have_their_neutral_element) {
@@ -398,6 +431,7 @@ static const struct {
     { GN_U8, { 0, 1, 255 }, { 0.5, 256, -1, 1e9, INFINITY, NAN } },
     { GN_U16, { 0, 1, 65535 }, { 0.5, 65536, -1, 1e9, INFINITY, NAN } },
     { GN_U32, { 0, 1, 4294967295.0 }, { 0.5, 4294967296.0, -1, 1e19, INFINITY, NAN } },
+    { GN_U64, { 0, 1, 0x1p63 }, { 0.5, 0x1p64, -1, 1e300, INFINITY, NAN } },
     { GN_BOOL, { 0, 1, 1 }, { 0.5, 2, -1, 1e9, INFINITY, NAN } },
     { GN_F16, { 65504, -65519, 1e-9 }, { 65520, -65520, 1e300, 1e5, -1e5, 7e4 } },
     { GN_BF16, { 3.38e38, -3.38e38, 1e-60 }, { 3.4e38, -3.4e38, 1e300, 1e39, -1e39, 1e40 } },
@@ -480,7 +514,8 @@ TEST(whole_numbers_past_2_to_53_are_exact) {
         CHECK_RESULT(gn_read(gn_arange_i64(g, GN_I64, 3, v, step), got, sizeof got), GN_OK);
         CHECK(got[0] == v && got[1] == v + step && got[2] == v + 2 * step);
         for (gn_dtype d = GN_I32; d < GN_DTYPE__COUNT; d++) {
-            bool held = d == GN_I64 || v == 0 || v == 1 || (v == -1 && (d == GN_I32 || d == GN_I8 || d == GN_I16));
+            bool held = d == GN_I64 || (d == GN_U64 && v >= 0) || v == 0 || v == 1 ||
+                        (v == -1 && (d == GN_I32 || d == GN_I8 || d == GN_I16));
             REFUSED(gn_full_i64(g, d, GN_SHAPE(2), v), held ? GN_OK : GN_BAD_ARGUMENT);
             REFUSED(gn_scalar_i64(g, d, v), held ? GN_OK : GN_BAD_ARGUMENT);
             REFUSED(gn_like_i64(gn_full(g, d, GN_SHAPE(2), 0), v), held ? GN_OK : GN_BAD_ARGUMENT);
@@ -587,6 +622,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(float_divisions_by_zero_and_of_infinities_follow_python),
         TEST_ENTRY(rounding_goes_to_even_and_keeps_signs),
         TEST_ENTRY(shifts_past_the_width_give_zero_or_the_sign),
+        TEST_ENTRY(u64_is_unsigned_past_2_63_and_meets_no_signed_int),
         TEST_ENTRY(reductions_over_nothing_have_their_neutral_element),
         TEST_ENTRY(variance_without_degrees_of_freedom_divides_by_zero),
         TEST_ENTRY(logsumexp_keeps_infinities_and_does_not_overflow),

@@ -115,8 +115,8 @@ static const struct {
     { "any", gn_any_at },       { "all", gn_all_at },       { "count_nonzero", gn_count_nonzero_at },
 };
 
-static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I64, GN_I32,
-                                   GN_I16, GN_I8,  GN_U32, GN_U16,  GN_U8,  GN_BOOL };
+static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I64,  GN_I32, GN_I16,
+                                   GN_I8,  GN_U32, GN_U16, GN_U8,   GN_BOOL, GN_U64 };
 
 static bool divides(const char *op) {
     return strcmp(op, "div") == 0 || strcmp(op, "fmod") == 0 || strcmp(op, "remainder") == 0 ||
@@ -550,7 +550,7 @@ static const struct {
     { 2, 2, 8, 0 },    { 1, 40, 16, 8 },    { 3, 33, 7, 2 },        { 8, 64, 24, 2 | 8 }, { 40, 19, 33, 1 },
     { 70, 32, 20, 8 }, { 16, 2100, 12, 0 }, { 9, 1500, 10, 2 | 8 }, { 12, 9, 10, 4 },     { 2, 7, 12, 4 },
 };
-static const gn_dtype wholes[] = { GN_I8, GN_U8, GN_I16, GN_U16, GN_I32, GN_U32, GN_I64 };
+static const gn_dtype wholes[] = { GN_I8, GN_U8, GN_I16, GN_U16, GN_I32, GN_U32, GN_I64, GN_U64 };
 
 static int last_of(const program *p) { return p->n - 1; }
 
@@ -585,7 +585,7 @@ static void add_tail(program *p, int which, gn_dtype d) {
         then(p, CAST, 0, -1, 0, GN_F64);
         break;
     case 5:
-        add_numbers(p, GN_I64, shape);
+        add_numbers(p, d == GN_U64 ? d : GN_I64, shape);
         then(p, BINARY, 0, last_of(p), 0, d);
         break; /* promotes */
     case 6:
@@ -602,13 +602,14 @@ static void add_tail(program *p, int which, gn_dtype d) {
 static void add_product(program *p, int which, gn_dtype d, gn_dtype from) {
     int64_t m = products[which].m, k = products[which].k, n = products[which].n;
     int bits = products[which].bits, side[2], bias = -1;
+    int64_t most = d == GN_I64 || d == GN_U64 ? 30000 : 0, least = d == GN_I64 ? -most : 0;
     for (int i = 0; i < 2; i++) {
         int64_t rows = i ? k : m, columns = i ? n : k;
         bool turned = (bits >> i) & 1;
         gn_shape shape = turned ? GN_SHAPE(columns, rows) : GN_SHAPE(rows, columns);
         if (bits & 4) shape = GN_SHAPE(3, rows, columns);
         /* f64 holds all bits of the narrower */
-        add_leaf(p, from, shape, d == GN_I64 ? -30000 : 0, d == GN_I64 ? 30000 : 0);
+        add_leaf(p, from, shape, least, most);
         if (from != d) then(p, CAST, 0, -1, 0, d);
         if (turned) {
             step s = { .kind = TRANSPOSE, .in = { last_of(p), -1, -1 }, .p = { 0, 1 } };
@@ -617,7 +618,7 @@ static void add_product(program *p, int which, gn_dtype d, gn_dtype from) {
         }
         side[i] = last_of(p);
     }
-    if (bits & 8) bias = add_leaf(p, d, GN_SHAPE(n), d == GN_I64 ? -30000 : 0, d == GN_I64 ? 30000 : 0);
+    if (bits & 8) bias = add_leaf(p, d, GN_SHAPE(n), least, most);
     step s = { .kind = bits & 8 ? LINEAR : PRODUCT, .in = { side[0], side[1], bias } };
     s.want = refer_step(p, &s);
     p->steps[p->n++] = s;
@@ -632,7 +633,8 @@ static void products_of_integers_wrap(gn_ctx *g, const char *name) {
         int at[64], n = 0;
         char where[120];
         for (int i = 0; i < TEST_COUNT(products); i++) {
-            add_product(&p, i, wholes[d], i % 3 ? wholes[d] : wholes[test_random_int(0, TEST_COUNT(wholes) - 1)]);
+            bool own = i % 3 || wholes[d] == GN_U64; /* where no negative number becomes one past 2^63 */
+            add_product(&p, i, wholes[d], own ? wholes[d] : wholes[test_random_int(0, TEST_COUNT(wholes) - 1)]);
             add_tail(&p, (i + d) % 8, wholes[d]);
             at[n++] = last_of(&p);
         }

@@ -2445,6 +2445,70 @@ static void all_kernels_compile(void) {
     if (failed || !n) test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
 }
 
+/* ---- matrices solved by panels: a rows, b right sides, c matrices ---- */
+
+enum { ALL_OF_IT, LOWER, UPPER_WITH_ONES, CHOLESKY, DETERMINANT, SOLVED };
+
+static gn_tensor build_solve(gn_ctx *g, const job *j, void **data) {
+    gn_tensor m = gn_data(g, j->d, GN_SHAPE(j->c, j->a, j->a), data[0]),
+              b = gn_data(g, j->d, GN_SHAPE(j->c, j->a, j->b), data[1]);
+    gn_tensor at = gn_arange_i64(g, GN_I64, j->a, 0, 1),
+              one = gn_cast(gn_eq(gn_reshape(at, GN_SHAPE(j->a, 1)), at), j->d);
+    switch (j->form) {
+    case ALL_OF_IT: return gn_solve(m, b);
+    case LOWER: return gn_solve_triangular(gn_add(m, gn_mul_c(one, (double)j->a)), b, false, false);
+    case UPPER_WITH_ONES:
+        return gn_solve_triangular(gn_transpose(gn_mul_c(m, 2.0 / (double)j->a), 1, 2), b, true, true);
+    case CHOLESKY: return gn_cholesky(gn_data(g, j->d, GN_SHAPE(j->c, j->a, j->a), data[2]));
+    default: return gn_det(gn_add(gn_mul_c(m, 1 / sqrt((double)j->a)), one));
+    }
+}
+
+/* m m^T + 1 of the matrices in data[0], computed here, so that both devices take the roots of equal ones. */
+static void positive_matrices(const job *j, void **data) {
+    int64_t n = j->a;
+    for (int64_t i = 0; i < j->c * n * n; i++) {
+        const double *m = (const double *)data[0] + i / n / n * n * n;
+        double sum = i / n % n == i % n;
+        for (int64_t k = 0; k < n; k++) sum += m[i / n % n * n + k] * m[i % n * n + k];
+        ((double *)data[2])[i] = sum;
+    }
+}
+
+TEST(matrices_solved_by_panels_have_the_bits_of_the_cpu) {
+    static const struct {
+        int64_t n, k, count;
+        int forms;
+    } sizes[] = {
+        { 72, 1, 2, SOLVED }, { 49, 64, 1, UPPER_WITH_ONES + 1 }, { 97, 40, 1, LOWER }, { 260, 3, 1, LOWER }
+    };
+    for (int i = 0; i < TEST_COUNT(sizes); i++) {
+        job j = { GN_F64, sizes[i].n, sizes[i].k, sizes[i].count, 0, 0 };
+        void *data[3] = { random_bytes(GN_F64, j.c * j.a * j.a, 1), random_bytes(GN_F64, j.c * j.a * j.b, 1),
+                          calloc((size_t)(j.c * j.a * j.a), 8) };
+        if (sizes[i].forms > CHOLESKY) positive_matrices(&j, data);
+        for (j.form = 0; j.form < sizes[i].forms; j.form++) compare("solved", build_solve, &j, data, 0);
+        for (int k = 0; k < 3; k++) free(data[k]);
+    }
+}
+
+TEST(a_singular_matrix_among_others_gives_nan_alone) {
+    enum { N = 72 };
+    static double m[2 * N * N], got[2 * N];
+    for (int i = 0; i < N; i++) {
+        m[i * N + i] = i != 40;             /* a column of zeros */
+        m[N * N + i * N + (i + 1) % N] = 2; /* rows that change places */
+    }
+    if (compiles_only) return;
+    gn_tensor t = gn_data(gpu, GN_F64, GN_SHAPE(2, N, N), m);
+    gn_tensor b = gn_full(gpu, GN_F64, GN_SHAPE(2, N, 1), 1);
+    CHECK_RESULT(gn_read(gn_solve(t, b), got, sizeof got), GN_OK);
+    for (int i = 0; i < N; i++) CHECK(isnan(got[i]) && got[N + i] == 0.5);
+    CHECK_RESULT(gn_read(gn_det(t), got, 16), GN_OK);
+    CHECK(got[0] == 0 && got[1] == -0x1p72);
+    gn_step(gpu);
+}
+
 static const test_entry tests[] = {
     TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
     TEST_ENTRY(ones_times_ones_gives_the_value_by_hand),
@@ -2503,6 +2567,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(an_infinite_filter_stays_at_its_border),
     TEST_ENTRY(convs_with_residuals_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
+    TEST_ENTRY(matrices_solved_by_panels_have_the_bits_of_the_cpu),
+    TEST_ENTRY(a_singular_matrix_among_others_gives_nan_alone),
 };
 
 int main(int argc, char **argv) {

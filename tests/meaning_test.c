@@ -1793,6 +1793,19 @@ static void build_bag(void) {
     built[0] = gn_tanh(gn_matmul(gn_sum(bag_rows(weight(WORDS, DIM), 8), GN_AXES(1), false), weight(DIM, 8)));
 }
 
+/* x less a part of what a network of convs takes for its noise, as DDIM does. */
+static gn_tensor denoised(gn_tensor x, gn_tensor noise, gn_tensor keep, gn_tensor take) {
+    gn_tensor picture = gn_clamp(gn_div(gn_sub(x, gn_mul(take, noise)), keep), -1, 1);
+    return gn_add(gn_mul(picture, keep), gn_mul(noise, take));
+}
+static gn_tensor noise_in(gn_tensor x) {
+    return conv(gn_tanh(conv(x, filters(16, 3, 3), 1, 1, 1)), filters(3, 16, 3), 1, 1, 1);
+}
+static void build_denoising(void) {
+    gn_tensor x = gn_state(g, GN_F32, GN_SHAPE(1, 3, 16, 16), NULL, "pictures");
+    built[0] = gn_assign(x, denoised(x, noise_in(x), gn_scalar(g, GN_F32, 0.8), gn_scalar(g, GN_F32, 0.6)));
+}
+
 static void build_adapter(void) {
     gn_tensor x = gn_tanh(rows(TIMES)), low = gn_matmul(gn_matmul(x, weight(DIM, 4)), weight(4, DIM));
     built[0] = gn_tanh(gn_add(gn_matmul(x, weight(DIM, DIM)), gn_mul_c(low, 0.5)));
@@ -1844,6 +1857,7 @@ static const struct block further[] = {
     { "skip", build_skip, GN_OFF_ROLE(GN_ROLE_SKIP), true },
     { "embedding bag", build_bag, GN_OFF_ROLE(GN_ROLE_EMBEDDING_BAG), true },
     { "adapter", build_adapter, GN_OFF_ROLE(GN_ROLE_ADAPTER), true },
+    { "denoising", build_denoising, GN_OFF_ROLE(GN_ROLE_DENOISING), true },
 };
 
 static bool both_schedules(const struct block *b, const gn_cluster *cluster, gn_policy policy, figures *with,
@@ -1948,7 +1962,36 @@ TEST(appends_prefill_and_decode_change_where_an_attention_runs) {
     check_phase_places(TIMES, GN_OFF_PHASE(GN_PREFILL), GN_PREFILL, GN_PREFILL);
 }
 
+TEST(a_step_of_denoising_is_seen_where_a_network_refines_what_it_reads) {
+    open_null();
+    gn_tensor given_x = given(GN_SHAPE(1, 3, 16, 16)), keep = gn_scalar(g, GN_F32, 0.8),
+              take = gn_scalar(g, GN_F32, 0.6);
+    build_denoising();
+    gn_tensor of_state = built[0], noise = noise_in(given_x), of_data = denoised(given_x, noise, keep, take);
+    REQUIRE(understand_without((gn_tensor[]){ of_state, of_data }, 2, 0));
+    CHECK_ROLE(of_data, GN_ROLE_DENOISING);
+    CHECK_TOGETHER(of_data, noise);
+    CHECK_PHASE(of_data, GN_DENOISE);
+    CHECK_PHASE(noise, GN_DENOISE);
+    CHECK_PHASE(of_state, GN_DENOISE);
+    check_groups();
+    REQUIRE(understand_without(&of_data, 1, GN_OFF_PHASE(GN_DENOISE)));
+    CHECK_PHASE(of_data, GN_FORWARD);
+    gn_step(g);
+    /* neither: of other data than the network reads, by no number of the run, a parameter's step */
+    gn_tensor x = given(GN_SHAPE(1, 3, 16, 16)), other = given(GN_SHAPE(1, 3, 16, 16)), p = parameter(), slope;
+    keep = gn_scalar(g, GN_F32, 0.8);
+    gn_tensor loss = gn_mse_loss(gn_matmul(rows(TIMES), p), given(GN_SHAPE(TIMES, 16)));
+    gn_grad(loss, &p, 1, &slope);
+    gn_tensor none[] = { gn_add(gn_mul(other, keep), noise_in(x)), gn_add(x, noise_in(x)),
+                         gn_assign(p, gn_sub(p, gn_mul(slope, keep))) };
+    REQUIRE(understand_without(none, 3, 0));
+    CHECK(!has_role(GN_ROLE_DENOISING));
+    close_null();
+}
+
 static const test_entry tests[] = {
+    TEST_ENTRY(a_step_of_denoising_is_seen_where_a_network_refines_what_it_reads),
     TEST_ENTRY(linear_is_seen_in_every_writing),
     TEST_ENTRY(products_of_activations_are_not_linear),
     TEST_ENTRY(mlp_is_seen_in_every_writing),

@@ -22,9 +22,8 @@ typedef struct model {
     double *v;
 } model;
 
-static const gn_dtype dtypes[] = {
-    GN_U8, GN_I8, GN_I16, GN_U16, GN_F16, GN_BF16, GN_I32, GN_U32, GN_F32, GN_I64, GN_F64
-};
+static const gn_dtype dtypes[] = { GN_U8,  GN_I8,  GN_I16, GN_U16, GN_F16, GN_BF16,
+                                   GN_I32, GN_U32, GN_F32, GN_I64, GN_F64, GN_U64 };
 
 static double **rooms; /* what models of one round hold */
 static int n_rooms;
@@ -54,7 +53,7 @@ static void sized(model *m) {
 }
 
 static bool whole(gn_dtype d) { return d != GN_F32 && d != GN_F64; }
-static bool has_sign(gn_dtype d) { return d != GN_U8 && d != GN_U16 && d != GN_U32; }
+static bool has_sign(gn_dtype d) { return d != GN_U8 && d != GN_U16 && d != GN_U32 && d != GN_U64; }
 
 /* What a dtype keeps of a sum or of a number of low size. */
 static double kept(gn_dtype d, double x) {

@@ -275,8 +275,8 @@ static void draw_numbers(gn_dtype d, int n) {
         [GN_I8] = -128, [GN_I16] = -32768, [GN_I32] = -2147483648.0, [GN_I64] = -1099511627776.0
     };
     static const double high[GN_DTYPE__COUNT] = {
-        [GN_BOOL] = 1, [GN_U8] = 255,    [GN_U16] = 65535,      [GN_U32] = 4294967295.0,
-        [GN_I8] = 127, [GN_I16] = 32767, [GN_I32] = 2147483647, [GN_I64] = 1099511627776.0
+        [GN_BOOL] = 1,    [GN_U8] = 255,         [GN_U16] = 65535,           [GN_U32] = 4294967295.0,   [GN_I8] = 127,
+        [GN_I16] = 32767, [GN_I32] = 2147483647, [GN_I64] = 1099511627776.0, [GN_U64] = 1099511627776.0
     };
     for (int i = 0; i < n; i++) {
         int64_t pick = test_random_int(0, 999);

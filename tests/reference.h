@@ -28,7 +28,7 @@ typedef struct ref {
     gn_shape shape;
     int64_t n;         /* elements */
     ref_real *f, *mag; /* floats: values, magnitudes (NULL: exact) */
-    int64_t *i;        /* ints and bool: values */
+    int64_t *i;        /* ints and bool: values; of u64 the bits */
     struct ref *next;
 } ref;
 
@@ -101,11 +101,19 @@ static inline int64_t ref_wrap(gn_dtype d, int64_t x) {
     }
 }
 
-static inline bool ref_is_unsigned(gn_dtype d) { return d == GN_U8 || d == GN_U16 || d == GN_U32 || d == GN_BOOL; }
+static inline bool ref_is_unsigned(gn_dtype d) {
+    return d == GN_U8 || d == GN_U16 || d == GN_U32 || d == GN_U64 || d == GN_BOOL;
+}
+
+static inline bool ref_less(gn_dtype d, int64_t a, int64_t b) {
+    return d == GN_U64 ? (uint64_t)a < (uint64_t)b : a < b;
+}
+static inline ref_real ref_whole(gn_dtype d, int64_t x) { return d == GN_U64 ? (ref_real)(uint64_t)x : (ref_real)x; }
 
 static inline size_t ref_bytes_of(gn_dtype d) {
     switch (d) {
     case GN_F64:
+    case GN_U64:
     case GN_I64: return 8;
     case GN_F32:
     case GN_I32:
@@ -298,30 +306,33 @@ static inline ref *ref_decode(gn_dtype dtype, gn_shape shape, const void *bytes)
 static inline int64_t ref__float_to_int(gn_dtype d, ref_real x) {
     if (d == GN_BOOL) return x != 0;
     if (isnan(x)) return 0;
-    ref_real low = (ref_real)ref_lowest_int(d), high = (ref_real)ref_highest_int(d);
-    return x <= low ? ref_lowest_int(d) : x >= high ? ref_highest_int(d) : (int64_t)truncl(x);
+    ref_real low = ref_whole(d, ref_lowest_int(d)), high = ref_whole(d, ref_highest_int(d));
+    if (x <= low || x >= high) return x <= low ? ref_lowest_int(d) : ref_highest_int(d);
+    return d == GN_U64 ? (int64_t)(uint64_t)truncl(x) : (int64_t)truncl(x);
 }
 
 static inline ref *ref_cast(const ref *a, gn_dtype dtype) {
     ref *y = ref_make(dtype, a->shape);
     for (int64_t k = 0; k < a->n; k++)
-        if (y->f) y->f[k] = ref_round(dtype, a->f ? a->f[k] : (ref_real)a->i[k]);
+        if (y->f) y->f[k] = ref_round(dtype, a->f ? a->f[k] : ref_whole(a->dtype, a->i[k]));
         else y->i[k] = a->f ? ref__float_to_int(dtype, a->f[k]) : ref_wrap(dtype, a->i[k]);
     return y;
 }
 
-/* The dtype that holds both, PyTorch's torch.promote_types where that has them. */
+/* The dtype that holds both, PyTorch's torch.promote_types where that has them; GN_DTYPE_NONE: there is none. */
 static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b) {
     if (a == b) return a;
     if (ref_is_float(a) != ref_is_float(b)) return ref_is_float(a) ? a : b;
     if (ref_is_float(a)) return a == GN_F64 || b == GN_F64 ? GN_F64 : GN_F32; /* f16 with bf16 too */
     /* The narrowest of these that holds all numbers of both. */
-    static const gn_dtype ints[] = { GN_BOOL, GN_U8, GN_I8, GN_U16, GN_I16, GN_U32, GN_I32, GN_I64 };
-    int k = 0;
-    while (ref_lowest_int(ints[k]) > ref_lowest_int(a) || ref_lowest_int(ints[k]) > ref_lowest_int(b) ||
-           ref_highest_int(ints[k]) < ref_highest_int(a) || ref_highest_int(ints[k]) < ref_highest_int(b))
-        k++;
-    return ints[k];
+    static const gn_dtype ints[] = { GN_BOOL, GN_U8, GN_I8, GN_U16, GN_I16, GN_U32, GN_I32, GN_I64, GN_U64 };
+    const int n = (int)(sizeof ints / sizeof *ints);
+    ref_real low = fminl(ref_whole(a, ref_lowest_int(a)), ref_whole(b, ref_lowest_int(b))),
+             high = fmaxl(ref_whole(a, ref_highest_int(a)), ref_whole(b, ref_highest_int(b)));
+    for (int k = 0; k < n; k++)
+        if (ref_whole(ints[k], ref_lowest_int(ints[k])) <= low && ref_whole(ints[k], ref_highest_int(ints[k])) >= high)
+            return ints[k];
+    return GN_DTYPE_NONE;
 }
 
 static inline int ref__category(gn_dtype d) { return ref_is_float(d) ? 2 : d == GN_BOOL ? 0 : 1; }
@@ -332,6 +343,7 @@ static inline gn_dtype ref_promote(ref *const *in, int n) {
     for (int i = 0; i < n; i++) {
         gn_dtype *group = in[i]->shape.rank ? &with_dims : &without;
         *group = *group == GN_DTYPE_NONE ? in[i]->dtype : ref_promote_pair(*group, in[i]->dtype);
+        if (*group == GN_DTYPE_NONE) return *group;
     }
     if (with_dims == GN_DTYPE_NONE || without == GN_DTYPE_NONE) return with_dims == GN_DTYPE_NONE ? without : with_dims;
     return ref__category(without) > ref__category(with_dims) ? ref_promote_pair(with_dims, without) : with_dims;
@@ -419,26 +431,17 @@ static inline int64_t ref__imul(const int64_t *x, gn_dtype d) {
     return ref__wrapping_mul(x[0], x[1]);
 }
 static inline int64_t ref__idiv(const int64_t *x, gn_dtype d) {
-    (void)d;
+    if (d == GN_U64 && x[1] != 0) return (int64_t)((uint64_t)x[0] / (uint64_t)x[1]);
     return x[1] == 0 ? 0 : x[1] == -1 ? (int64_t)(0 - (uint64_t)x[0]) : x[0] / x[1];
 }
-static inline int64_t ref__iminimum(const int64_t *x, gn_dtype d) {
-    (void)d;
-    return x[0] < x[1] ? x[0] : x[1];
-}
-static inline int64_t ref__imaximum(const int64_t *x, gn_dtype d) {
-    (void)d;
-    return x[0] > x[1] ? x[0] : x[1];
-}
+static inline int64_t ref__iminimum(const int64_t *x, gn_dtype d) { return ref_less(d, x[0], x[1]) ? x[0] : x[1]; }
+static inline int64_t ref__imaximum(const int64_t *x, gn_dtype d) { return ref_less(d, x[1], x[0]) ? x[0] : x[1]; }
 static inline int64_t ref__ineg(const int64_t *x, gn_dtype d) {
     (void)d;
     return (int64_t)(0 - (uint64_t)x[0]);
 }
-static inline int64_t ref__iabs(const int64_t *x, gn_dtype d) { return x[0] < 0 ? ref__ineg(x, d) : x[0]; }
-static inline int64_t ref__irelu(const int64_t *x, gn_dtype d) {
-    (void)d;
-    return x[0] < 0 ? 0 : x[0];
-}
+static inline int64_t ref__iabs(const int64_t *x, gn_dtype d) { return ref_less(d, x[0], 0) ? ref__ineg(x, d) : x[0]; }
+static inline int64_t ref__irelu(const int64_t *x, gn_dtype d) { return ref_less(d, x[0], 0) ? 0 : x[0]; }
 static inline int64_t ref__ieq(const int64_t *x, gn_dtype d) {
     (void)d;
     return x[0] == x[1];
@@ -447,22 +450,10 @@ static inline int64_t ref__ine(const int64_t *x, gn_dtype d) {
     (void)d;
     return x[0] != x[1];
 }
-static inline int64_t ref__ilt(const int64_t *x, gn_dtype d) {
-    (void)d;
-    return x[0] < x[1];
-}
-static inline int64_t ref__ile(const int64_t *x, gn_dtype d) {
-    (void)d;
-    return x[0] <= x[1];
-}
-static inline int64_t ref__igt(const int64_t *x, gn_dtype d) {
-    (void)d;
-    return x[0] > x[1];
-}
-static inline int64_t ref__ige(const int64_t *x, gn_dtype d) {
-    (void)d;
-    return x[0] >= x[1];
-}
+static inline int64_t ref__ilt(const int64_t *x, gn_dtype d) { return ref_less(d, x[0], x[1]); }
+static inline int64_t ref__ile(const int64_t *x, gn_dtype d) { return !ref_less(d, x[1], x[0]); }
+static inline int64_t ref__igt(const int64_t *x, gn_dtype d) { return ref_less(d, x[1], x[0]); }
+static inline int64_t ref__ige(const int64_t *x, gn_dtype d) { return !ref_less(d, x[0], x[1]); }
 static inline int64_t ref__iand(const int64_t *x, gn_dtype d) {
     (void)d;
     return x[0] & x[1];
@@ -560,23 +551,21 @@ static inline ref_real ref__terms_lerp(const ref_real *x, ref_real y, gn_dtype d
     return fabsl(x[0]) * (1 + fabsl(x[2])) + fabsl(x[1] * x[2]);
 }
 
-static inline int64_t ref__isign(const int64_t *x, gn_dtype d) {
-    (void)d;
-    return (x[0] > 0) - (x[0] < 0);
-}
+static inline int64_t ref__isign(const int64_t *x, gn_dtype d) { return ref_less(d, 0, x[0]) - ref_less(d, x[0], 0); }
 static inline int64_t ref__isquare(const int64_t *x, gn_dtype d) {
     (void)d;
     return ref__wrapping_mul(x[0], x[0]);
 }
 static inline int64_t ref__ifmod(const int64_t *x, gn_dtype d) {
-    (void)d;
+    if (d == GN_U64 && x[1] != 0) return (int64_t)((uint64_t)x[0] % (uint64_t)x[1]);
     return x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1];
 }
 static inline int64_t ref__iremainder(const int64_t *x, gn_dtype d) {
     int64_t m = ref__ifmod(x, d);
-    return m == 0 || (m < 0) == (x[1] < 0) ? m : m + x[1];
+    return d == GN_U64 || m == 0 || (m < 0) == (x[1] < 0) ? m : m + x[1];
 }
 static inline int64_t ref__ifloor_divide(const int64_t *x, gn_dtype d) {
+    if (d == GN_U64) return ref__idiv(x, d);
     bool less = ref__ifmod(x, d) != 0 && (x[0] < 0) != (x[1] < 0);
     return x[1] == -1 ? ref__ineg(x, d) : x[1] == 0 ? 0 : x[0] / x[1] - less;
 }
@@ -588,8 +577,8 @@ static inline int64_t ref__ishift_left(const int64_t *x, gn_dtype d) {
 }
 static inline int64_t ref__ishift_right(const int64_t *x, gn_dtype d) {
     int64_t y = x[0];
-    for (int64_t k = 0; k < 64 && (x[1] < 0 || k < x[1]); k++) y = y < 0 ? -((-(y + 1)) / 2) - 1 : y / 2;
-    (void)d;
+    for (int64_t k = 0; k < 64 && (x[1] < 0 || k < x[1]); k++)
+        y = d == GN_U64 ? (int64_t)((uint64_t)y / 2) : y < 0 ? -((-(y + 1)) / 2) - 1 : y / 2;
     return y;
 }
 static inline int64_t ref__ifma(const int64_t *x, gn_dtype d) {
@@ -738,8 +727,8 @@ static inline ref *ref_clamp(const ref *a, double low, double high) {
             ref_real x = a->f[k] < lo->f[0] ? lo->f[0] : a->f[k];
             y->f[k] = x > hi->f[0] ? hi->f[0] : x;
         } else {
-            int64_t x = a->i[k] < lo->i[0] ? lo->i[0] : a->i[k];
-            y->i[k] = x > hi->i[0] ? hi->i[0] : x;
+            int64_t x = ref_less(a->dtype, a->i[k], lo->i[0]) ? lo->i[0] : a->i[k];
+            y->i[k] = ref_less(a->dtype, hi->i[0], x) ? hi->i[0] : x;
         }
     }
     return y;
@@ -759,7 +748,7 @@ static inline ref *ref_arange(gn_dtype dtype, int64_t n, double start, double st
     for (int64_t k = 0; k < n; k++) {
         ref_real x = (ref_real)start + (ref_real)k * (ref_real)step;
         if (y->f) ref_put(y, k, x, fabsl((ref_real)start) + fabsl((ref_real)k * (ref_real)step));
-        else y->i[k] = (int64_t)x;
+        else y->i[k] = ref__float_to_int(dtype, x);
     }
     return y;
 }
@@ -797,10 +786,13 @@ static inline int64_t ref__inside(const ref *a, const ref_split *s, int64_t k, i
     return ref_index(a->shape, c);
 }
 
+/* What sums and products are of. */
+static inline gn_dtype ref_summed(gn_dtype d) { return ref_is_float(d) || d == GN_U64 ? d : GN_I64; }
+
 /* sum, or mean when `mean`. */
 static inline ref *ref_sum(const ref *a, gn_axes axes, bool keep, bool mean) {
     ref_split s = ref__split(a, axes);
-    ref *y = ref_make_inexact(a->f ? a->dtype : GN_I64, keep ? s.full : s.kept);
+    ref *y = ref_make_inexact(ref_summed(a->dtype), keep ? s.full : s.kept);
     int64_t count = ref_elements(s.inner);
     for (int64_t k = 0; k < y->n; k++) {
         ref_real total = 0, terms = 0;
@@ -826,7 +818,7 @@ static inline ref *ref_sum(const ref *a, gn_axes axes, bool keep, bool mean) {
 
 /* True when element p goes before element q of a, by NaN first, then by `sign` times the value. */
 static inline bool ref__beats(const ref *a, int64_t p, int64_t q, int sign) {
-    if (!a->f) return sign > 0 ? a->i[p] > a->i[q] : a->i[p] < a->i[q];
+    if (!a->f) return sign > 0 ? ref_less(a->dtype, a->i[q], a->i[p]) : ref_less(a->dtype, a->i[p], a->i[q]);
     if (isnan(a->f[p]) || isnan(a->f[q])) return isnan(a->f[p]) && !isnan(a->f[q]);
     return sign > 0 ? a->f[p] > a->f[q] : a->f[p] < a->f[q];
 }
@@ -1942,7 +1934,7 @@ static inline void ref__reduce_ints(ref *y, int64_t k, const ref *a, const ref_s
         int64_t at = ref__inside(a, s, k, j), x = a->i ? a->i[at] : 0;
         nonzero += !ref__is(a, at, REF_ISZERO);
         prod = ref__wrapping_mul(prod, x);
-        sum = ref__wrapping_add(sum, x < 0 ? (int64_t)(0 - (uint64_t)x) : x);
+        sum = ref__wrapping_add(sum, ref_less(a->dtype, x, 0) ? (int64_t)(0 - (uint64_t)x) : x);
     }
     y->i[k] = kind == REF_PROD  ? prod
               : kind == REF_ANY ? nonzero > 0
@@ -1998,7 +1990,10 @@ static inline ref *ref_reduce(const ref *a, gn_axes axes, bool keep, ref_reducti
     gn_shape shape = keep ? s.full : s.kept;
     bool real = a->f && kind != REF_ANY && kind != REF_ALL && kind != REF_COUNT;
     ref *y = real ? ref_make_inexact(a->dtype, shape)
-                  : ref_make(kind == REF_ANY || kind == REF_ALL ? GN_BOOL : GN_I64, shape);
+                  : ref_make(kind == REF_ANY || kind == REF_ALL ? GN_BOOL
+                             : kind == REF_COUNT                ? GN_I64
+                                                                : ref_summed(a->dtype),
+                             shape);
     for (int64_t k = 0; k < y->n; k++)
         if (real) ref__reduce_floats(y, k, a, &s, kind, correction);
         else ref__reduce_ints(y, k, a, &s, kind);
@@ -2011,7 +2006,7 @@ typedef enum ref_running { REF_CUMSUM, REF_CUMPROD, REF_CUMMAX } ref_running;
 
 static inline ref *ref_cumulate(const ref *a, int axis, ref_running kind) {
     ref_split s = ref__split(a, (gn_axes){ 1, { axis } });
-    gn_dtype dtype = a->f || kind == REF_CUMMAX ? a->dtype : GN_I64;
+    gn_dtype dtype = kind == REF_CUMMAX ? a->dtype : ref_summed(a->dtype);
     ref *y = kind == REF_CUMMAX ? ref_make(dtype, a->shape) : ref_make_inexact(dtype, a->shape);
     for (int64_t k = 0; k < ref_elements(s.kept); k++) {
         ref_real f = kind == REF_CUMPROD, terms = 0;
@@ -2119,7 +2114,8 @@ static inline ref *ref_scatter(const ref *a, int axis, const ref *index, const r
         ref_coords(index->shape, k, c);
         c[ref_axis(a, axis)] = index->i[k];
         int64_t at = ref_index(a->shape, c);
-        bool keeps = larger && (a->f ? isnan(y->f[at]) || src->f[k] <= y->f[at] : src->i[k] <= y->i[at]);
+        bool keeps =
+            larger && (a->f ? isnan(y->f[at]) || src->f[k] <= y->f[at] : !ref_less(a->dtype, y->i[at], src->i[k]));
         if (!keeps) ref_copy(y, at, src, k);
     }
     return y;

@@ -2623,6 +2623,29 @@ TEST(query_of_what_is_no_server_or_an_old_one_is_an_error) {
     gn_server_close(s);
 }
 
+TEST(u64_is_refused_by_name_where_the_server_does_not_know_it) {
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
+    gn__remote *r = (gn__remote *)g->exec.self;
+    uint64_t x[2] = { UINT64_MAX, (uint64_t)1 << 63 }, got[2] = { 0 };
+    gn_tensor one = gn_full(g, GN_U64, GN_SCALAR, 1);
+    CHECK_RESULT(gn_read(gn_shift_right(gn_data(g, GN_U64, GN_SHAPE(2), x), one), got, sizeof got), GN_OK);
+    CHECK(got[0] == UINT64_MAX / 2 && got[1] == (uint64_t)1 << 62);
+    gn_step(g);
+    CHECK(r->features & GN__FEATURE_U64);
+    r->features &= ~(uint64_t)GN__FEATURE_U64; /* as an old server answers */
+    CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_U64, GN_SHAPE(2), x)), got, sizeof got), GN_UNSUPPORTED);
+    CHECK(strstr(gn_last_error(g)->text, "does not know u64") != NULL);
+    gn_step(g);
+    gn_tensor state = gn_state(g, GN_U64, GN_SHAPE(2), x, "state");
+    CHECK_RESULT(gn_read(gn_cast(state, GN_F64), got, sizeof got), GN_UNSUPPORTED);
+    CHECK(strstr(gn_last_error(g)->text, "does not know u64") != NULL);
+    gn_step(g);
+    square_steps(g, 1); /* the session goes on */
+    gn_close(g);
+    gn_server_close(s);
+}
+
 TEST(more_sessions_than_are_asked_for_are_counted) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g[3];
@@ -3332,6 +3355,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(look_tells_of_all_tenants_what_they_did),
     TEST_ENTRY(query_tells_a_tenant_of_its_own_sessions_alone),
     TEST_ENTRY(query_of_what_is_no_server_or_an_old_one_is_an_error),
+    TEST_ENTRY(u64_is_refused_by_name_where_the_server_does_not_know_it),
     TEST_ENTRY(more_sessions_than_are_asked_for_are_counted),
     TEST_ENTRY(tables_of_another_version_are_read),
     TEST_ENTRY(drained_server_takes_no_session_and_ends_with_the_last),

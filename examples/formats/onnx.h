@@ -53,7 +53,7 @@ enum { ONNX_ERROR = 768, ONNX_RANK = 8, ONNX_OPSET_OLDEST = 7, ONNX_OPSET_NEWEST
     X(FLOAT16, 10, 16, GN_F16)            \
     X(DOUBLE, 11, 64, GN_F64)             \
     X(UINT32, 12, 32, GN_U32)             \
-    X(UINT64, 13, 64, GN_I64)             \
+    X(UINT64, 13, 64, GN_U64)             \
     X(COMPLEX64, 14, 64, GN_DTYPE_NONE)   \
     X(COMPLEX128, 15, 128, GN_DTYPE_NONE) \
     X(BFLOAT16, 16, 16, GN_BF16)          \

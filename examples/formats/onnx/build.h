@@ -184,7 +184,6 @@ static void onnx__check_types(onnx__call *c) {
     for (int i = 0; i < c->n_in; i++) {
         onnx_type t = ox_type(c, i);
         if (!t || onnx__is_plain(t) || c->op->flags & ONNX__ANY_TYPE) continue;
-        if (t == ONNX_UINT64 && c->op->flags & ONNX__WRAPS) continue;
         onnx__no(c, "it does not compute with %s", onnx_type_name(t));
     }
 }

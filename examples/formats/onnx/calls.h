@@ -8,7 +8,6 @@ typedef struct onnx__call onnx__call;
 enum onnx__flags {
     ONNX__ANY_TYPE = 1, /* elements are only moved, or cast: types that are held otherwise are right too */
     ONNX__RANDOM = 2,   /* not folded */
-    ONNX__WRAPS = 4,    /* right for u64 in an i64 */
     ONNX__STATIC = 8,   /* depends on the shape alone */
     ONNX__ON_HOST = 16, /* the builder computes it */
     ONNX__SCOPED = 32   /* its subgraphs see values around it: folds by node */
@@ -126,7 +125,8 @@ static int64_t *ox_host_ints(onnx__call *c, int i, int *n) {
         return NULL;
     }
     for (size_t k = 0; k < count; k++)
-        out[k] = ox_dtype(c, i) == GN_I64 ? ((const int64_t *)host)[k] : (int64_t)onnx__number(ox_dtype(c, i), host, k);
+        out[k] = onnx__dtype_bytes[ox_dtype(c, i)] == 8 ? ((const int64_t *)host)[k]
+                                                        : (int64_t)onnx__number(ox_dtype(c, i), host, k);
     return out;
 }
 

@@ -20,51 +20,17 @@ static void ox_add(onnx__call *c) {
     if (!ox_join_sum(c)) ox_binary(c);
 }
 
-/* A u64 in an i64, so that the order of the i64 is its own; the same again takes it back. */
-static gn_tensor ox_ordered(onnx__call *c, gn_tensor t) {
-    return ox_type(c, 0) == ONNX_UINT64 ? gn_xor(t, gn_like_i64(t, INT64_MIN)) : t;
-}
-
-static void ox_compare(onnx__call *c) {
-    ox_out(c, 0, c->op->binary(GN_HERE, ox_ordered(c, ox_in(c, 0)), ox_ordered(c, ox_in(c, 1))));
-}
+static void ox_compare(onnx__call *c) { ox_out(c, 0, c->op->binary(GN_HERE, ox_in(c, 0), ox_in(c, 1))); }
 
 /* Sum, Max, Min of any number of inputs; Mean divides. */
 static void ox_variadic(onnx__call *c) {
-    gn_tensor t = ox_ordered(c, ox_in(c, 0));
-    for (int i = 1; i < c->n_in; i++) t = c->op->binary(GN_HERE, t, ox_ordered(c, ox_in(c, i)));
-    ox_out_like(c, 0, onnx__is(c->op_name, "Mean") ? gn_div_c(t, c->n_in) : ox_ordered(c, t), 0);
-}
-
-/* u64 in i64: half of a, divided and doubled, is at most one too small; a b from 2^63 on goes once at most. */
-static gn_tensor ox_divide_u64(gn_tensor a, gn_tensor b, bool rest) {
-    gn_tensor low = gn_like_i64(a, INT64_MIN), one = gn_like_i64(a, 1), large = gn_lt_c(b, 0),
-              by = gn_where(large, one, b), half = gn_and(gn_shift_right(a, one), gn_like_i64(a, INT64_MAX));
-    gn_tensor q = gn_shift_left(gn_div(half, by), one), r = gn_sub(a, gn_mul(q, by)),
-              more = gn_ge(gn_xor(r, low), gn_xor(by, low)), once = gn_ge(gn_xor(a, low), gn_xor(b, low));
-    if (rest) return gn_where(large, gn_where(once, gn_sub(a, b), a), gn_where(more, gn_sub(r, by), r));
-    return gn_where(large, gn_cast(once, GN_I64), gn_where(more, gn_add(q, one), q));
-}
-
-/* u64 in i64 as a float: half of one above 2^63, with the bit that is lost still felt by the rounding. */
-static gn_tensor ox_float_u64(gn_tensor t, gn_dtype d) {
-    gn_tensor one = gn_like_i64(t, 1), half = gn_and(gn_shift_right(t, one), gn_like_i64(t, INT64_MAX));
-    half = gn_cast(gn_or(half, gn_and(t, one)), d);
-    return gn_where(gn_lt_c(t, 0), gn_add(half, half), gn_cast(t, d));
-}
-
-static void ox_div(onnx__call *c) {
-    if (ox_type(c, 0) != ONNX_UINT64 || ox_type(c, 1) != ONNX_UINT64) ox_binary(c);
-    else ox_out_like(c, 0, ox_divide_u64(ox_in(c, 0), ox_in(c, 1), false), 0);
+    gn_tensor t = ox_in(c, 0);
+    for (int i = 1; i < c->n_in; i++) t = c->op->binary(GN_HERE, t, ox_in(c, i));
+    ox_out_like(c, 0, onnx__is(c->op_name, "Mean") ? gn_div_c(t, c->n_in) : t, 0);
 }
 
 static void ox_mod(onnx__call *c) {
     gn_tensor a = ox_in(c, 0), b = ox_in(c, 1);
-    if (ox_type(c, 0) == ONNX_UINT64 || ox_type(c, 1) == ONNX_UINT64) {
-        if (ox_type(c, 0) != ox_type(c, 1)) onnx__no(c, "inputs of different types");
-        if (!c->failed) ox_out_like(c, 0, ox_divide_u64(a, b, true), 0);
-        return;
-    }
     if (ox_int(c, "fmod", 0)) {
         ox_out_like(c, 0, gn_fmod(a, b), 0);
         return;
@@ -77,23 +43,13 @@ static void ox_mod(onnx__call *c) {
 static void ox_pow(onnx__call *c) {
     gn_dtype d = ox_dtype(c, 0), e = ox_dtype(c, 1), wide = GN_F64;
     if (ox_is_float(d) && (e == d || (d == GN_F32 && e == GN_F16))) wide = d;
-    gn_tensor power = ox_in(c, 1);
-    if (ox_type(c, 0) == ONNX_UINT64) onnx__no(c, "it does not compute with UINT64 as a base");
-    if (c->failed) return;
-    power = ox_type(c, 1) == ONNX_UINT64 ? ox_float_u64(power, wide) : ox_cast(power, wide);
-    ox_out_like(c, 0, ox_cast(gn_pow(ox_cast(ox_in(c, 0), wide), power), d), 0);
+    ox_out_like(c, 0, ox_cast(gn_pow(ox_cast(ox_in(c, 0), wide), ox_cast(ox_in(c, 1), wide)), d), 0);
 }
 
 static void ox_shift(onnx__call *c) {
     gn_tensor a = ox_in(c, 0), b = ox_in(c, 1);
     bool left = ox_text_is(c, "direction", "LEFT", "");
     if (!left && !ox_text_is(c, "direction", "RIGHT", "")) onnx__no(c, "direction is neither LEFT nor RIGHT");
-    if (!left && ox_type(c, 0) == ONNX_UINT64) {
-        /* an i64 shifts its sign in: what came in is masked away */
-        gn_tensor ones = gn_sub_c(gn_shift_left(gn_like_i64(a, 1), gn_sub(gn_like_i64(a, 64), b)), 1);
-        ox_out_like(c, 0, gn_where(gn_eq_c(b, 0), a, gn_and(gn_shift_right(a, b), ones)), 0);
-        return;
-    }
     ox_out_like(c, 0, left ? gn_shift_left(a, b) : gn_shift_right(a, b), 0);
 }
 
@@ -221,10 +177,6 @@ static gn_tensor ox_convert(onnx__call *c, gn_tensor t, onnx_type from, onnx_typ
 static void ox_cast_to(onnx__call *c) {
     int64_t to = onnx__is(c->op_name, "Cast") ? ox_int(c, "to", 0) : (int64_t)ox_type(c, 1);
     if (to <= 0 || !onnx__is_type((int)to)) onnx__no(c, "a cast to no known type");
-    else if (ox_type(c, 0) == ONNX_UINT64 && ox_is_float(onnx_type_dtype((int)to)) && onnx__is_plain((int)to))
-        ox_out_as(c, 0, ox_float_u64(ox_in(c, 0), onnx_type_dtype((int)to)), (onnx_type)to);
-    else if (ox_type(c, 0) == ONNX_UINT64 && to != ONNX_UINT64 && ox_is_float(onnx_type_dtype((int)to)))
-        onnx__no(c, "a cast from UINT64 to %s", onnx_type_name((int)to));
     else ox_out_as(c, 0, ox_convert(c, ox_in(c, 0), ox_type(c, 0), (onnx_type)to), (onnx_type)to);
 }
 
@@ -274,6 +226,7 @@ static bool ox_reduce_nothing(onnx__call *c, gn_tensor t, gn_axes axes, bool kee
     if (onnx__elements(onnx__shape(t)) || !onnx__elements(s)) return false;
     if (!is_max && !onnx__is(c->op_name, "ReduceMin")) return false;
     if (d == GN_I64) ox_out_like(c, 0, gn_full_i64(c->g, d, s, is_max ? INT64_MIN : INT64_MAX), 0);
+    else if (d == GN_U64 && !is_max) ox_out_like(c, 0, gn_not(gn_full(c->g, d, s, 0)), 0);
     else if (!ox_is_float(d)) ox_out_like(c, 0, gn_full(c->g, d, s, is_max ? least[d] : most[d]), 0);
     else ox_out_like(c, 0, gn_log(gn_full(c->g, d, s, 0)), 0);
     if (ox_is_float(d) && !is_max && c->out[0]) ox_out_like(c, 0, gn_neg(gn_log(gn_full(c->g, d, s, 0))), 0);

@@ -8,8 +8,8 @@ static void ox_top_k(onnx__call *c) {
     int64_t k = c->version < 10 ? ox_int(c, "k", 0) : ox_integer(c, 1, 0);
     int axis = ox_axis(c, ox_int(c, "axis", -1), ox_rank(x));
     if (c->failed) return;
-    gn_topk(ox_ordered(c, x), k, axis, ox_int(c, "largest", 1) != 0, &values, &places);
-    ox_out_like(c, 0, ox_ordered(c, values), 0);
+    gn_topk(x, k, axis, ox_int(c, "largest", 1) != 0, &values, &places);
+    ox_out_like(c, 0, values, 0);
     if (ox_wants(c, 1)) ox_out(c, 1, places);
 }
 
@@ -133,9 +133,10 @@ typedef struct ox_rows {
 static int ox_compare_rows(const ox_rows *r, int64_t a, int64_t b) {
     for (size_t i = 0; i < r->each; i++) {
         size_t x = (size_t)a * r->each + i, y = (size_t)b * r->each + i;
-        if (r->dtype == GN_I64) {
+        if (r->dtype == GN_I64 || r->dtype == GN_U64) {
             int64_t u = ((const int64_t *)(const void *)r->bytes)[x], v = ((const int64_t *)(const void *)r->bytes)[y];
-            if (u != v) return u < v ? -1 : 1;
+            bool less = r->dtype == GN_I64 ? u < v : (uint64_t)u < (uint64_t)v;
+            if (u != v) return less ? -1 : 1;
             continue;
         }
         double u = onnx__number(r->dtype, r->bytes, x), v = onnx__number(r->dtype, r->bytes, y);
@@ -292,7 +293,7 @@ static void ox_grams_of(onnx__call *c) {
 static void ox_bit_cast(onnx__call *c) {
     int64_t to = ox_int(c, "to", 0);
     onnx_type from = ox_type(c, 0);
-    bool plain = (onnx__is_plain((int)to) || to == ONNX_UINT64) && (onnx__is_plain(from) || from == ONNX_UINT64);
+    bool plain = onnx__is_plain((int)to) && onnx__is_plain(from);
     if (!plain || onnx_type_bits((int)to) != onnx_type_bits(from))
         onnx__no(c, "%s as %s", onnx_type_name(from), onnx_type_name((int)to));
     const void *host = c->failed ? NULL : ox_host(c, 0);

@@ -7,12 +7,12 @@
     { name, 1, 0, ox_unary, builder, NULL }
 #define ONNX__TEST(name, builder) \
     { name, 1, 0, ox_test, builder, NULL }
-#define ONNX__BINARY(name, flags, builder) \
-    { name, 7, flags, ox_binary, NULL, builder }
-#define ONNX__COMPARE(name, flags, builder) \
-    { name, 7, flags, ox_compare, NULL, builder }
-#define ONNX__VARIADIC(name, flags, builder) \
-    { name, 1, flags, ox_variadic, NULL, builder }
+#define ONNX__BINARY(name, builder) \
+    { name, 7, 0, ox_binary, NULL, builder }
+#define ONNX__COMPARE(name, builder) \
+    { name, 7, 0, ox_compare, NULL, builder }
+#define ONNX__VARIADIC(name, builder) \
+    { name, 1, 0, ox_variadic, NULL, builder }
 #define ONNX__OP(name, since, flags, build) \
     { name, since, flags, build, NULL, NULL }
 
@@ -49,26 +49,26 @@ static const onnx__op onnx__ops[] = {
     ONNX__UNARY("Tan", gn_tan_at),
     ONNX__UNARY("Tanh", gn_tanh_at),
     ONNX__TEST("IsNaN", gn_isnan_at),
-    { "Add", 7, ONNX__WRAPS, ox_add, NULL, gn_add_at },
-    ONNX__BINARY("And", 0, gn_and_at),
-    ONNX__BINARY("BitwiseAnd", ONNX__WRAPS, gn_and_at),
-    ONNX__BINARY("BitwiseOr", ONNX__WRAPS, gn_or_at),
-    ONNX__BINARY("BitwiseXor", ONNX__WRAPS, gn_xor_at),
-    { "Div", 7, ONNX__WRAPS, ox_div, NULL, gn_div_at },
-    ONNX__BINARY("Mul", ONNX__WRAPS, gn_mul_at),
-    ONNX__BINARY("Or", 0, gn_or_at),
-    ONNX__BINARY("PRelu", 0, gn_prelu_at),
-    ONNX__BINARY("Sub", ONNX__WRAPS, gn_sub_at),
-    ONNX__BINARY("Xor", 0, gn_xor_at),
-    ONNX__COMPARE("Equal", ONNX__WRAPS, gn_eq_at),
-    ONNX__COMPARE("Greater", ONNX__WRAPS, gn_gt_at),
-    ONNX__COMPARE("GreaterOrEqual", ONNX__WRAPS, gn_ge_at),
-    ONNX__COMPARE("Less", ONNX__WRAPS, gn_lt_at),
-    ONNX__COMPARE("LessOrEqual", ONNX__WRAPS, gn_le_at),
-    ONNX__VARIADIC("Max", ONNX__WRAPS, gn_maximum_at),
-    ONNX__VARIADIC("Mean", 0, gn_add_at),
-    ONNX__VARIADIC("Min", ONNX__WRAPS, gn_minimum_at),
-    ONNX__VARIADIC("Sum", 0, gn_add_at),
+    { "Add", 7, 0, ox_add, NULL, gn_add_at },
+    ONNX__BINARY("And", gn_and_at),
+    ONNX__BINARY("BitwiseAnd", gn_and_at),
+    ONNX__BINARY("BitwiseOr", gn_or_at),
+    ONNX__BINARY("BitwiseXor", gn_xor_at),
+    ONNX__BINARY("Div", gn_div_at),
+    ONNX__BINARY("Mul", gn_mul_at),
+    ONNX__BINARY("Or", gn_or_at),
+    ONNX__BINARY("PRelu", gn_prelu_at),
+    ONNX__BINARY("Sub", gn_sub_at),
+    ONNX__BINARY("Xor", gn_xor_at),
+    ONNX__COMPARE("Equal", gn_eq_at),
+    ONNX__COMPARE("Greater", gn_gt_at),
+    ONNX__COMPARE("GreaterOrEqual", gn_ge_at),
+    ONNX__COMPARE("Less", gn_lt_at),
+    ONNX__COMPARE("LessOrEqual", gn_le_at),
+    ONNX__VARIADIC("Max", gn_maximum_at),
+    ONNX__VARIADIC("Mean", gn_add_at),
+    ONNX__VARIADIC("Min", gn_minimum_at),
+    ONNX__VARIADIC("Sum", gn_add_at),
     ONNX__OP("ArgMax", 1, 0, ox_arg),
     ONNX__OP("ArgMin", 1, 0, ox_arg),
     ONNX__OP("Attention", 23, 0, ox_attention),
@@ -134,7 +134,7 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("RoiAlign", 10, 0, ox_roi_align),
     ONNX__OP("STFT", 17, 0, ox_stft),
     ONNX__OP("SwiGLU", 28, 0, ox_swiglu),
-    ONNX__OP("TopK", 1, ONNX__WRAPS, ox_top_k),
+    ONNX__OP("TopK", 1, 0, ox_top_k),
     ONNX__OP("TfIdfVectorizer", 9, ONNX__ON_HOST, ox_grams_of),
     ONNX__OP("Unique", 11, ONNX__ON_HOST, ox_unique),
     ONNX__OP("Upsample", 7, 0, ox_resize_op),
@@ -143,7 +143,7 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("ai.onnx.preview.training:Adagrad", 1, 0, ox_optimise),
     ONNX__OP("ai.onnx.preview.training:Adam", 1, 0, ox_optimise),
     ONNX__OP("ai.onnx.preview.training:Momentum", 1, 0, ox_optimise),
-    ONNX__OP("BitShift", 11, ONNX__WRAPS, ox_shift),
+    ONNX__OP("BitShift", 11, 0, ox_shift),
     ONNX__OP("Cast", 6, ONNX__ANY_TYPE, ox_cast_to),
     ONNX__OP("CastLike", 15, ONNX__ANY_TYPE, ox_cast_to),
     ONNX__OP("Celu", 1, 0, ox_activation),
@@ -170,13 +170,13 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("IsInf", 10, 0, ox_is_inf),
     ONNX__OP("LeakyRelu", 1, 0, ox_activation),
     ONNX__OP("Loop", 1, ONNX__ANY_TYPE, ox_loop),
-    ONNX__OP("Mod", 10, ONNX__WRAPS, ox_mod),
+    ONNX__OP("Mod", 10, 0, ox_mod),
     ONNX__OP("OneHot", 9, 0, ox_one_hot),
     ONNX__OP("Optional", 15, ONNX__ANY_TYPE, ox_identity),
     ONNX__OP("OptionalGetElement", 15, ONNX__ANY_TYPE, ox_optional_get),
     ONNX__OP("OptionalHasElement", 15, ONNX__ANY_TYPE, ox_optional_has),
     ONNX__OP("Pad", 2, 0, ox_pad),
-    ONNX__OP("Pow", 7, ONNX__WRAPS, ox_pow),
+    ONNX__OP("Pow", 7, 0, ox_pow),
     ONNX__OP("Range", 11, 0, ox_range),
     ONNX__OP("ReduceL1", 1, 0, ox_reduce),
     ONNX__OP("ReduceL2", 1, 0, ox_reduce),
@@ -215,7 +215,7 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("ThresholdedRelu", 1, 0, ox_activation),
     ONNX__OP("Tile", 6, ONNX__ANY_TYPE, ox_tile),
     ONNX__OP("Transpose", 1, ONNX__ANY_TYPE, ox_transpose),
-    ONNX__OP("Trilu", 14, ONNX__WRAPS, ox_trilu),
+    ONNX__OP("Trilu", 14, 0, ox_trilu),
     ONNX__OP("Unsqueeze", 1, ONNX__ANY_TYPE, ox_unsqueeze),
     ONNX__OP("Where", 9, ONNX__ANY_TYPE, ox_where),
 };

@@ -26,7 +26,7 @@ uint64_t onnx_type_bits(int t) { return onnx__is_type(t) ? onnx__types[t].bits :
 /* Types of the file that are the dtype that holds them, bit for bit. */
 static bool onnx__is_plain(int t) {
     return onnx__is_type(t) && onnx__types[t].dtype &&
-           onnx__types[t].bits == 8u * onnx__dtype_bytes[onnx__types[t].dtype] && t != ONNX_UINT64;
+           onnx__types[t].bits == 8u * onnx__dtype_bytes[onnx__types[t].dtype];
 }
 
 static bool onnx__is_float8(int t) {

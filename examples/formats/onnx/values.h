@@ -162,6 +162,7 @@ static double onnx__number(gn_dtype dtype, const void *host, size_t i) {
     case GN_F64: return ((const double *)host)[i];
     case GN_I32: return ((const int32_t *)host)[i];
     case GN_I64: return (double)((const int64_t *)host)[i];
+    case GN_U64: return (double)((const uint64_t *)host)[i];
     case GN_I8: return ((const int8_t *)host)[i];
     case GN_U8:
     case GN_BOOL: return ((const uint8_t *)host)[i];
@@ -249,6 +250,7 @@ static gn_tensor onnx__constant(onnx_session *s, gn_ctx *g, gn_dtype dtype, gn_s
     bool equal = bytes >= each && bytes && !memcmp(host, (const uint8_t *)host + each, bytes - each);
     if (equal && dtype == GN_I64) return gn_full_i64(g, dtype, shape, *(const int64_t *)host);
     double v = equal ? onnx__number(dtype, host, 0) : NAN;
+    if (dtype == GN_U64 && v >= 0x1p53) v = NAN; /* perhaps rounded */
     bool negative_zero = v == 0 && signbit(v);
     if (isfinite(v) && !negative_zero) return gn_full(g, dtype, shape, v);
     if (g == s->g && bytes >= ONNX__SMALL) return onnx__weight(s, dtype, shape, host, bytes);
