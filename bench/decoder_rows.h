@@ -1,7 +1,8 @@
 /* Decoding with Llama-shaped models, bf16, batch 1, steps queued: rows of bench_gpu. Weights are random; matrices lie
- * in one pool of host memory at places of their own, so that a model of 16 GB needs 2 GB of it, and each is uploaded
- * once. Beside each row stands what the bytes it reads take at 4.3 TB/s and its kernels at 1.5 us each. With an empty
- * folder as $GENIE_CACHE, GENIE_CUDA_RING=1 and GENIE_LOG=info each form of each kernel is timed alone. */
+ * (N,K), as in the files of model hubs, but (K,N) in the row whose name says so; all in one pool of host memory at
+ * places of their own, so that a model of 16 GB needs 2 GB of it, and each is uploaded once. Beside each row stands
+ * what the bytes it reads take at 4.3 TB/s and its kernels at 1.5 us each. With an empty folder as $GENIE_CACHE,
+ * GENIE_CUDA_RING=1 and GENIE_LOG=info each form of each kernel is timed alone. */
 #ifndef GN_DECODER_ROWS_H
 #define GN_DECODER_ROWS_H
 
@@ -9,14 +10,16 @@ typedef struct decoder_shape {
     const char *name;
     int64_t layers, dim, heads, groups, head, inner, vocab, past, room;
     double base, target; /* of rotary embedding; us */
+    bool columns;        /* matrices lie (K,N): an input's weights, then the next input's */
 } decoder_shape;
 
 /* Zhang et al. 2024 (TinyLlama); Llama Team 2024 */
 static const decoder_shape decoder_shapes[] = {
-    { "decode_1b_queued", 22, 2048, 32, 4, 64, 5632, 32000, 512, 1024, 10000, 640 },
-    { "decode_llama_1b_queued", 16, 2048, 32, 8, 64, 8192, 128256, 512, 1024, 500000, 700 },
-    { "decode_llama_1b_8k_queued", 16, 2048, 32, 8, 64, 8192, 128256, 8192, 9216, 500000, 805 },
-    { "decode_llama_8b_queued", 32, 4096, 32, 8, 128, 14336, 128256, 512, 1024, 500000, 3922 },
+    { "decode_1b_queued", 22, 2048, 32, 4, 64, 5632, 32000, 512, 1024, 10000, 640, false },
+    { "decode_llama_1b_queued", 16, 2048, 32, 8, 64, 8192, 128256, 512, 1024, 500000, 700, false },
+    { "decode_llama_1b_kn_queued", 16, 2048, 32, 8, 64, 8192, 128256, 512, 1024, 500000, 700, true },
+    { "decode_llama_1b_8k_queued", 16, 2048, 32, 8, 64, 8192, 128256, 8192, 9216, 500000, 805, false },
+    { "decode_llama_8b_queued", 32, 4096, 32, 8, 128, 14336, 128256, 512, 1024, 500000, 3922, false },
 };
 
 enum { DECODER_LAYERS = 32, DECODER_WEIGHTS = 9, DECODER_AHEAD = 16 };
@@ -32,7 +35,7 @@ typedef struct decoder {
 
 static uint16_t *decoder_pool, *decoder_gains, *decoder_past;
 
-/* columns 0: a vector of gains. */
+/* What takes `down` values to `columns` of them; columns 0: a vector of gains. */
 static gn_tensor decoder_weight(decoder *m, int64_t down, int64_t columns) {
     size_t n = (size_t)(down * (columns ? columns : 1));
     m->bytes += 2. * (double)n;
@@ -40,7 +43,11 @@ static gn_tensor decoder_weight(decoder *m, int64_t down, int64_t columns) {
     m->used = (m->used + 16 * 1009) % (m->pool - n) & ~(size_t)15;
     const uint16_t *at = decoder_pool + m->used;
     m->used += n;
-    return gn_weight(m->g, GN_BF16, GN_SHAPE(down, columns), at, "w");
+    return gn_weight(m->g, GN_BF16, m->s->columns ? GN_SHAPE(down, columns) : GN_SHAPE(columns, down), at, "w");
+}
+
+static gn_tensor decoder_product(const decoder *m, gn_tensor x, gn_tensor w) {
+    return gn_matmul(x, m->s->columns ? w : gn_transpose(w, 0, 1));
 }
 
 static void decoder_open(decoder *m, gn_ctx *g, const decoder_shape *s, int64_t layers, int64_t vocab, size_t pool) {
@@ -48,7 +55,7 @@ static void decoder_open(decoder *m, gn_ctx *g, const decoder_shape *s, int64_t 
     const int64_t shapes[DECODER_WEIGHTS][2] = { { d, 0 }, { d, q }, { d, kv }, { d, kv }, { q, d },
                                                  { d, 0 }, { d, f }, { d, f },  { f, d } };
     *m = (decoder){ .g = g, .s = s, .layers = layers, .vocab = vocab, .pool = pool };
-    m->table = decoder_weight(m, vocab, d);
+    m->table = s->columns ? decoder_weight(m, vocab, d) : decoder_weight(m, d, vocab); /* (vocab, d) */
     m->gain = decoder_weight(m, d, 0);
     for (int64_t l = 0; l < layers; l++) {
         for (int i = 0; i < DECODER_WEIGHTS; i++) m->w[l][i] = decoder_weight(m, shapes[i][0], shapes[i][1]);
@@ -78,14 +85,15 @@ static gn_tensor decoder_logits(const decoder *m, int64_t position) {
     for (int64_t l = 0; l < m->layers; l++) {
         const gn_tensor *w = m->w[l];
         gn_tensor h = gn_rmsnorm(x, w[0], 1e-5);
-        gn_tensor q = gn_rotary(gn_reshape(gn_matmul(h, w[1]), heads), places, s->base, false),
-                  k = gn_rotary(gn_reshape(gn_matmul(h, w[2]), groups), places, s->base, false),
-                  v = gn_reshape(gn_matmul(h, w[3]), groups);
+        gn_tensor q = gn_rotary(gn_reshape(decoder_product(m, h, w[1]), heads), places, s->base, false),
+                  k = gn_rotary(gn_reshape(decoder_product(m, h, w[2]), groups), places, s->base, false),
+                  v = gn_reshape(decoder_product(m, h, w[3]), groups);
         gn_attention_desc how = { .causal = true, .length = gn_add_c(at, 1) };
         gn_tensor a = gn_attention(q, gn_kv_append(m->cache[l][0], k, at), gn_kv_append(m->cache[l][1], v, at), &how);
-        x = gn_add(x, gn_matmul(gn_reshape(a, GN_SHAPE(1, s->heads * s->head)), w[4]));
+        x = gn_add(x, decoder_product(m, gn_reshape(a, GN_SHAPE(1, s->heads * s->head)), w[4]));
         h = gn_rmsnorm(x, w[5], 1e-5);
-        x = gn_add(x, gn_matmul(gn_mul(gn_silu(gn_matmul(h, w[6])), gn_matmul(h, w[7])), w[8]));
+        gn_tensor inner = gn_mul(gn_silu(decoder_product(m, h, w[6])), decoder_product(m, h, w[7]));
+        x = gn_add(x, decoder_product(m, inner, w[8]));
     }
     return gn_matmul(gn_rmsnorm(x, m->gain, 1e-5), gn_transpose(m->table, 0, 1));
 }
