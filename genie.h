@@ -30462,26 +30462,27 @@ GN__COLD_BEGIN
 #define GN__SIGN_US 20000u         /* signs of life that come more often, for long, are a flood */
 /* how often a server looks after sessions that compute; a call that ends sooner is left alone */
 #define GN__ATTEND_MS 50u
-#define GN__ALIVE_US 250000u        /* between two signs of life */
-#define GN__GRACE_US 10000000u      /* that work may take to end once it was told to; then its device is given up */
-#define GN__AHEAD ((size_t)1 << 20) /* bytes received for a session while it computes */
-#define GN__REFUSED_MAX 64u         /* plans that a server remembers because they did not end */
-#define GN__REFUSED_TENANT 3u       /* so many of one tenant's, and its sessions are refused */
-#define GN__SLICE_MS 100u           /* how often a waiting server looks whether it is to stop */
-#define GN__LINGER_MS 100u          /* how long a refused peer may take to read why */
-#define GN__IN_FLIGHT 64u           /* steps that a client leaves unanswered */
-#define GN__PROBE_WORK 4u           /* every fourth probe of a link brings work */
-#define GN__PROBE_LEAST_S 0.02      /* a probe is waited for so long at least */
-#define GN__PROMPT_US 200u          /* a step waited for within this time tells what its link costs */
-#define GN__SMALL_STEP (16u << 10)  /* bytes of a step that tells the latency; four times as many tell the rate */
-#define GN__HASH_ASK (256u << 20)   /* bytes of weights whose digests are known before the server is asked for them */
-#define GN__HASH_ALONE (4u << 20)   /* bytes up to which a thread of its own for a hash costs more than it gives */
-#define GN__LARGE_SEND (64u << 10)  /* bytes from which on a send tells what a byte costs */
-#define GN__WIRE_GUESS_NS 4.0       /* of a byte on a link that is not measured yet: 2 Gbit/s */
-#define GN__BUFFERED (4u << 20)     /* bytes that may lie in the system's buffers */
-#define GN__PAUSE_US 50000u         /* after which those are taken to be empty */
-#define GN__OWED_MAX (32u << 10)    /* bytes of answers outstanding while a client sends: fits any socket's buffer */
-#define GN__SOCKET_ROOM (16u << 10) /* that any socket's buffer has for a writer, as gn__socket_bytes counts */
+#define GN__ALIVE_US 250000u         /* between two signs of life */
+#define GN__GRACE_US 10000000u       /* that work may take to end once it was told to; then its device is given up */
+#define GN__AHEAD ((size_t)1 << 20)  /* bytes received for a session while it computes */
+#define GN__REFUSED_MAX 64u          /* plans that a server remembers because they did not end */
+#define GN__REFUSED_TENANT 3u        /* so many of one tenant's, and its sessions are refused */
+#define GN__SLICE_MS 100u            /* how often a waiting server looks whether it is to stop */
+#define GN__LINGER_MS 100u           /* how long a refused peer may take to read why */
+#define GN__IN_FLIGHT 64u            /* steps that a client leaves unanswered */
+#define GN__PROBE_WORK 4u            /* every fourth probe of a link brings work */
+#define GN__PROBE_LEAST_S 0.02       /* a probe is waited for so long at least */
+#define GN__PROMPT_US 200u           /* a step waited for within this time tells what its link costs */
+#define GN__SMALL_STEP (16u << 10)   /* bytes of a step that tells the latency; four times as many tell the rate */
+#define GN__HASH_ASK (256u << 20)    /* bytes of weights whose digests are known before the server is asked for them */
+#define GN__HASH_ALONE (4u << 20)    /* bytes up to which a thread of its own for a hash costs more than it gives */
+#define GN__TOLD_WEIGHTS (16u << 20) /* bytes of weights from which on their stages are logged */
+#define GN__LARGE_SEND (64u << 10)   /* bytes from which on a send tells what a byte costs */
+#define GN__WIRE_GUESS_NS 4.0        /* of a byte on a link that is not measured yet: 2 Gbit/s */
+#define GN__BUFFERED (4u << 20)      /* bytes that may lie in the system's buffers */
+#define GN__PAUSE_US 50000u          /* after which those are taken to be empty */
+#define GN__OWED_MAX (32u << 10)     /* bytes of answers outstanding while a client sends: fits any socket's buffer */
+#define GN__SOCKET_ROOM (16u << 10)  /* that any socket's buffer has for a writer, as gn__socket_bytes counts */
 
 /* ---- link: messages over a transport ---- */
 
@@ -31517,6 +31518,7 @@ typedef struct gn__hashers {
     uint64_t large;       /* bytes from which on a weight is begun with before others: it alone takes as long as half of
                              what a thread has to do, so that all would wait for it at the end */
     size_t next_large;
+    uint64_t busy_us; /* of all threads */
     gn__atomic stop;
     gn__mutex lock;
     gn__cond settled;
@@ -31558,13 +31560,29 @@ static void gn__hashers_main(void *arg) {
     gn__mutex_lock(&h->lock);
     for (gn__remote_weight *w; !gn__atomic_load(&h->stop) && (w = gn__hashers_next(h)) != NULL;) {
         gn__mutex_unlock(&h->lock);
+        uint64_t begin = gn_now_us();
         if (!w->hashed) gn__hashers_digest(h, w);
         gn__mutex_lock(&h->lock);
+        h->busy_us += gn_now_us() - begin;
         w->settled = true;
         while (h->done < h->n && h->w[h->done].settled) h->done++;
         gn__cond_broadcast(&h->settled);
     }
     gn__mutex_unlock(&h->lock);
+}
+
+/* Those of so many bytes go to the end, where their digests, begun with at once, are not waited for by others. */
+static void gn__weights_order(gn__remote_weight *w, size_t n, uint64_t large) {
+    for (size_t i = 0, end = n; i < end;) {
+        if (w[i].slot.bytes < large) {
+            i++;
+            continue;
+        }
+        gn__remote_weight moved = w[i];
+        memmove(&w[i], &w[i + 1], (n - 1 - i) * sizeof *w);
+        w[n - 1] = moved;
+        end--;
+    }
 }
 
 static void gn__hashers_begin(gn__hashers *h, gn__remote *r, uint64_t bytes) {
@@ -31575,6 +31593,7 @@ static void gn__hashers_begin(gn__hashers *h, gn__remote *r, uint64_t bytes) {
     gn__mutex_init(&h->lock);
     gn__cond_init(&h->settled);
     h->large = GN__MAX(bytes / (2 * threads), (uint64_t)GN__HASH_ALONE);
+    gn__weights_order(r->weights, r->n_weights, h->large);
     for (size_t i = 0; i < h->n; i++) h->w[i].settled = h->w[i].begun = false;
     if (bytes > GN__HASH_ALONE)
         while (h->n_threads < GN__MIN(threads, h->n) &&
@@ -31694,6 +31713,8 @@ typedef struct gn__packers {
     double wire_ns;
     uint64_t n, begun, sent; /* pieces of the weight; those that a thread has begun with; that were sent */
     bool stop;
+    uint64_t busy_us, send_us, wait_us, ask_us; /* of all threads; of who sends: in sending, in waiting for pieces, for
+                                                   digests and answers */
     gn__packed pieces[GN__PIECES];
 } gn__packers;
 
@@ -31731,8 +31752,10 @@ static void gn__packers_main(void *arg) {
         gn__packed *x = &p->pieces[i % p->n_pieces];
         double wire_ns = p->wire_ns;
         gn__mutex_unlock(&p->lock);
+        uint64_t begin = gn_now_us();
         gn__packed_make(x, p->w, i, p->codecs, wire_ns);
         gn__mutex_lock(&p->lock);
+        p->busy_us += gn_now_us() - begin;
         x->ready = true;
         gn__cond_broadcast(&p->changed);
     }
@@ -31819,12 +31842,16 @@ static gn_result gn__remote_upload(gn__remote *r, gn__packers *p, const gn__remo
     uint64_t at = 0, packed = r->stats->packed_bytes_up;
     gn__packers_weight(p, w, r->link.wire_ns);
     for (uint64_t i = 0; !e && i < p->n; i++) {
+        uint64_t begin = gn_now_us();
         const gn__packed *x = gn__packers_next(p, r->link.wire_ns);
+        uint64_t made = gn_now_us();
+        p->wait_us += made - begin;
         /* between two pieces: the weight is begun again when it is needed */
         if (gn_flag_get(r->cancel)) e = gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
         else if (x->fault.result) e = gn__copy_fault(f, &x->fault);
         else e = gn__remote_ready(r, UINT64_MAX, f);
         if (!e) e = gn__remote_piece(r, w, x, at, f);
+        p->send_us += gn_now_us() - made;
         if (e) break;
         gn__remote_progress(r, 0, 0, x->chunk.raw, r->stats->packed_bytes_up - packed);
         packed = r->stats->packed_bytes_up;
@@ -31858,6 +31885,19 @@ static gn_result gn__remote_ask_some(gn__remote *r, gn__hashers *h, size_t first
     return e;
 }
 
+/* Which of the stages takes how long: where it is asked why loading takes long. */
+static void gn__remote_tell_stages(const gn__remote *r, const gn__hashers *h, const gn__packers *p, uint64_t bytes,
+                                   uint64_t sent, uint64_t us) {
+    if (bytes < GN__TOLD_WEIGHTS) return;
+    gn_logf(
+        r->log, r->log_user, GN_LOG_INFO,
+        "%s: %.2f GB of weights in %.2f s: digests %.2f s by %u threads; %.2f GB sent: read and packed %.2f s by %u "
+        "threads, encrypted and sent %.2f s; waited for pieces %.2f s, for digests and answers %.2f s",
+        r->link.info.peer, 1e-9 * (double)bytes, 1e-6 * (double)us, 1e-6 * (double)h->busy_us, h->n_threads,
+        1e-9 * (double)sent, 1e-6 * (double)p->busy_us, p->n_threads, 1e-6 * (double)p->send_us,
+        1e-6 * (double)p->wait_us, 1e-6 * (double)p->ask_us);
+}
+
 /* Brings the weights put since the last time to the server: a round trip for up to 4096 of them, one for each
    GN__HASH_ASK bytes at most, and no answer after it. */
 static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
@@ -31865,23 +31905,29 @@ static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn__hashers h;
     gn__packers p;
     size_t sent = 0, asked = 0;
-    uint64_t bytes = r->stats->weight_bytes_sent, more = 0, left = 0;
+    uint64_t bytes = r->stats->weight_bytes_sent, more = 0, left = 0, all = 0;
     if (r->n_weights == 0) return GN_OK;
+    uint64_t start = gn_now_us();
     uint64_t begin = gn__span_begin_seldom();
     for (size_t i = 0; i < r->n_weights; i++) {
         gn__remote_weight *w = &r->weights[i];
         if (!w->counted) more += w->slot.bytes;
         if (!w->hashed) left += w->slot.bytes;
+        all += w->slot.bytes;
         w->counted = true;
     }
     if (more) gn__remote_progress(r, more, 0, 0, 0);
     gn__hashers_begin(&h, r, left);
     gn__packers_begin(&p, r, left > GN__HASH_ALONE);
     while (!e && sent < r->n_weights)
-        if (sent == asked) e = gn__remote_ask_some(r, &h, asked, &asked, f);
-        else if (!(e = gn__remote_send_weight(r, &p, sent, f))) sent++;
+        if (sent == asked) {
+            uint64_t asks = gn_now_us();
+            e = gn__remote_ask_some(r, &h, asked, &asked, f);
+            p.ask_us += gn_now_us() - asks;
+        } else if (!(e = gn__remote_send_weight(r, &p, sent, f))) sent++;
     gn__packers_end(&p);
     gn__hashers_end(&h);
+    if (!e) gn__remote_tell_stages(r, &h, &p, all, r->stats->weight_bytes_sent - bytes, gn_now_us() - start);
     gn_trace_end(GN_STAGE_UPLOAD, "weights", begin, r->stats->weight_bytes_sent - bytes, NULL);
     r->n_weights -= sent;
     if (r->n_weights > 0 && sent > 0) memmove(r->weights, r->weights + sent, r->n_weights * sizeof *r->weights);
@@ -32690,11 +32736,19 @@ typedef struct gn__hasher {
     uint64_t ready, done;        /* bytes that are there and that are hashed */
     uint64_t put, begun, filled; /* pieces that came; that a thread began with; that are there, without a gap */
     bool last, abandoned;        /* nothing more comes; the rest need not be hashed */
+    uint64_t hash_us, fill_us;   /* of the threads */
     gn_fault wrong;              /* of the first piece that is not what it should be; result GN_OK: all are */
     gn__fill fills[GN__FILLS];
+    gn__buf extra; /* for the message that comes next */
 } gn__hasher;
 
 static gn__atomic gn__filled_now; /* uploads that have fillers */
+
+/* How long the stages of the latest weights took. receive: from the first piece of each to its last; end: until it was
+   known to be right; put: to its device. */
+typedef struct gn__stages {
+    uint64_t bytes, receive_us, fill_us, hash_us, end_us, put_us;
+} gn__stages;
 
 typedef struct gn__upload {
     gn__hasher *hasher; /* NULL: the weight is small, or there is no thread; it is hashed at the end */
@@ -32776,6 +32830,7 @@ typedef struct gn__session {
     gn__map weights; /* gn__held_weight by the weight's address */
     gn__held_weight *pinned;
     gn__upload upload;
+    gn__stages stages;
     gn__running running[GN__SERVER_QUEUE];
     size_t wants_bytes; /* of all of them */
     uint32_t n_running;
@@ -33170,8 +33225,10 @@ static void gn__hasher_main(void *arg) {
         size_t n = (size_t)GN__MIN(hasher->ready - hasher->done, (uint64_t)GN__BLOB_CHUNK);
         const uint8_t *p = hasher->data + hasher->done;
         gn__mutex_unlock(&hasher->lock);
+        uint64_t begin = gn_now_us();
         gn__net->hash_add(hasher->hash, p, n);
         gn__mutex_lock(&hasher->lock);
+        hasher->hash_us += gn_now_us() - begin;
         hasher->done += n;
         gn__cond_broadcast(&hasher->changed);
     }
@@ -33197,8 +33254,10 @@ static void gn__filler_main(void *arg) {
         bool wanted = !hasher->wrong.result && !hasher->abandoned;
         uint8_t *to = hasher->data + x->at;
         gn__mutex_unlock(&hasher->lock);
+        uint64_t begin = gn_now_us();
         gn_result e = wanted ? gn__fill_get(&x->blob, to, x->n, x->element, hasher->codecs, &fault) : GN_OK;
         gn__mutex_lock(&hasher->lock);
+        hasher->fill_us += gn_now_us() - begin;
         if (e && !hasher->wrong.result) hasher->wrong = fault;
         x->done = true;
         for (; hasher->filled < hasher->put; hasher->filled++) {
@@ -33221,8 +33280,8 @@ static void gn__fillers_start(gn__hasher *hasher) {
         hasher->counted = false;
     }
     hasher->n_fills = 2 * most;
-    for (uint64_t i = 0; i < hasher->n_fills && hasher->counted; i++) {
-        gn__buf *b = &hasher->fills[i].message;
+    for (uint64_t i = 0; i <= hasher->n_fills && hasher->counted; i++) {
+        gn__buf *b = i < hasher->n_fills ? &hasher->fills[i].message : &hasher->extra;
         b->cap = GN__BLOB_CHUNK + GN__BLOB_INLINE;
         b->p = (uint8_t *)gn__block_make(NULL, b->cap, true);
         if (!b->p) return;
@@ -33269,8 +33328,9 @@ static void gn__hasher_wait(gn__hasher *hasher) {
     gn__mutex_unlock(&hasher->lock);
 }
 
-/* Hands a piece over, once there is a place for it: the memory of the message where it has some of its own, which
-   another one takes the place of. What was wrong with an earlier piece comes back here. */
+/* Hands a piece over, once there is a place for it: with the memory of the message, which other memory takes the place
+   of. What the session pays for is copied from instead: as many messages at once are more than it has to have room for.
+   What was wrong with an earlier piece comes back here. */
 static gn_result gn__hasher_put(gn__hasher *hasher, gn__inbox *in, const gn__fill *piece, gn_fault *f) {
     gn__mutex_lock(&hasher->lock);
     while (hasher->put - hasher->filled == hasher->n_fills) gn__cond_wait(&hasher->changed, &hasher->lock);
@@ -33281,13 +33341,18 @@ static gn_result gn__hasher_put(gn__hasher *hasher, gn__inbox *in, const gn__fil
     gn__buf own = x->message;
     *x = *piece;
     gn__buf_reset(&own);
-    if (in->whole.p) {
+    if (in->whole.p && !gn__block_head(in->whole.p).account) {
         x->message = in->whole;
         in->whole = own;
     } else {
         gn__put_bytes(&own, piece->blob.p, (size_t)piece->blob.n);
         x->message = own;
         x->blob.p = own.p;
+        if (in->whole.p && hasher->extra.p) {
+            gn__buf_deinit(&in->whole);
+            in->whole = hasher->extra;
+            memset(&hasher->extra, 0, sizeof hasher->extra);
+        }
         if (own.failed) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a piece of a weight");
     }
     if (piece->blob.n < piece->n) gn__tracing.unpacked += piece->n - piece->blob.n;
@@ -33299,7 +33364,8 @@ static gn_result gn__hasher_put(gn__hasher *hasher, gn__inbox *in, const gn__fil
 }
 
 /* The digest of all that was fed, or of nothing in particular when it is abandoned or a piece was wrong: then why. */
-static gn_result gn__hasher_end(gn__hasher *hasher, bool abandoned, uint8_t digest[32], gn_fault *f) {
+static gn_result gn__hasher_end(gn__hasher *hasher, bool abandoned, uint8_t digest[32], gn__stages *stages,
+                                gn_fault *f) {
     gn__mutex_lock(&hasher->lock);
     hasher->abandoned = abandoned;
     while (!abandoned && hasher->filled != hasher->put) gn__cond_wait(&hasher->changed, &hasher->lock);
@@ -33310,8 +33376,11 @@ static gn_result gn__hasher_end(gn__hasher *hasher, bool abandoned, uint8_t dige
     gn__thread_join(&hasher->thread);
     gn__net->hash_end(hasher->hash, digest);
     gn_result e = hasher->wrong.result ? gn__copy_fault(f, &hasher->wrong) : GN_OK;
+    stages->hash_us += hasher->hash_us;
+    stages->fill_us += hasher->fill_us;
     if (hasher->counted) gn__atomic_add(&gn__filled_now, UINT64_MAX);
     for (int i = 0; i < GN__FILLS; i++) gn__buf_deinit(&hasher->fills[i].message);
+    gn__buf_deinit(&hasher->extra);
     gn__cond_deinit(&hasher->changed);
     gn__mutex_deinit(&hasher->lock);
     gn_free(hasher);
@@ -33321,7 +33390,8 @@ static gn_result gn__hasher_end(gn__hasher *hasher, bool abandoned, uint8_t dige
 /* Frees the bytes, which nobody hashes any more. */
 static void gn__upload_free(gn__upload *u) {
     uint8_t ignored[32];
-    if (u->hasher) (void)gn__hasher_end(u->hasher, true, ignored, NULL);
+    gn__stages none;
+    if (u->hasher) (void)gn__hasher_end(u->hasher, true, ignored, &none, NULL);
     u->hasher = NULL;
     gn_free(u->data);
     u->data = NULL;
@@ -33362,9 +33432,14 @@ static gn__weight *gn__upload_enter(gn__session *s, const uint8_t digest[32]) {
 static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     gn__upload *u = &s->upload;
     uint8_t digest[32];
-    gn_result e = u->hasher ? gn__hasher_end(u->hasher, false, digest, f) : GN_OK;
+    uint64_t came = gn_now_us();
+    gn__stages *told = &s->stages;
+    gn_result e = u->hasher ? gn__hasher_end(u->hasher, false, digest, told, f) : GN_OK;
     if (!u->hasher) gn__net->sha256(u->data, (size_t)u->total, digest);
     u->hasher = NULL;
+    told->bytes += u->total;
+    told->receive_us += came - u->begun_us;
+    told->end_us += gn_now_us() - came;
     uint64_t total = u->total; /* the upload is cleared when it ends */
     gn__session_timed(s, GN_TIMING_RECEIVE, 0, gn_now_us() - u->begun_us);
     if (e) {
@@ -33384,6 +33459,19 @@ static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     if (!h) return gn__session_full(s, total, f);
     gn__session_pin(s, h);
     return GN_OK;
+}
+
+/* Before what needs the weights: how they came. */
+static void gn__session_tell_stages(gn__session *s) {
+    const gn__stages *x = &s->stages;
+    if (x->bytes >= GN__TOLD_WEIGHTS)
+        gn_logf(
+            s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO,
+            "session %llu: %.2f GB of weights received in %.2f s: put into place %.2f s and digests %.2f s by other "
+            "threads, waited for these %.2f s; to the device %.2f s",
+            (unsigned long long)s->id, 1e-9 * (double)x->bytes, 1e-6 * (double)x->receive_us, 1e-6 * (double)x->fill_us,
+            1e-6 * (double)x->hash_us, 1e-6 * (double)x->end_us, 1e-6 * (double)x->put_us);
+    memset(&s->stages, 0, sizeof s->stages);
 }
 
 /* Room for n bytes more: memory grows with what has come. */
@@ -33456,7 +33544,9 @@ static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x,
     if (!h) return gn_fail(f, GN_BAD_DIGEST, "no weight of this digest and of %zu bytes was uploaded", desc->bytes);
     desc->host = h->weight->data;
     uint64_t begin = gn__span_begin();
+    uint64_t put_us = gn_now_us();
     gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
+    s->stages.put_us += gn_now_us() - put_us;
     gn_trace_end(GN_STAGE_UPLOAD, "slot_put", begin, desc->bytes, s->device);
     if (e) return e;
     h->slots++;
@@ -33817,6 +33907,7 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e) return e;
+    gn__session_tell_stages(s);
     gn__session_unpin(s);
     if (d.plan == 0 || gn__map_get(&s->plans, d.plan))
         return gn_fail(f, GN_BAD_MESSAGE, "plan %u is there already, or 0", d.plan);

@@ -989,15 +989,21 @@ TEST(a_wrong_piece_of_a_large_weight_ends_the_session) {
     free(bytes);
 }
 
+static void keep_stages(void *user, gn_log_level level, const char *text) {
+    if (level == GN_LOG_INFO && strstr(text, "GB of weights")) snprintf((char *)user, 512, "%s", text);
+}
+
 /* Pieces are packed by threads, in whatever order they end, and sent in theirs; also more pieces than fit at once, and
-   weights of a last piece that travels as it is. */
+   weights of a last piece that travels as it is. Both ends tell what took how long. */
 TEST(weights_packed_by_several_threads_arrive_whole) {
     enum { W = 3, N = (21 << 18) + 500 }; /* 21 MiB and 2,000 bytes */
-    gn_server *s = open_server((gn_server_desc){ 0 });
+    char sent[512] = "", received[512] = "";
+    gn_server *s = open_server((gn_server_desc){ .log = keep_stages, .log_user = received });
     int32_t *host = (int32_t *)malloc((size_t)W * N * 4);
     for (size_t i = 0; i < (size_t)W * N; i++) host[i] = (int32_t)(i * 2654435761u >> 13) % (i / N ? 1000 : 1 << 19);
     for (uint32_t threads = 1; threads <= 8; threads += 7) {
-        gn_ctx *g = open_client(s, threads > 1 ? "a" : "b", (gn_desc){ .threads = threads });
+        gn_ctx *g = open_client(s, threads > 1 ? "a" : "b",
+                                (gn_desc){ .threads = threads, .log = keep_stages, .log_user = sent });
         for (size_t w = 0; w < W; w++) {
             int32_t *back = (int32_t *)malloc((size_t)N * 4);
             gn_tensor t = gn_weight(g, GN_I32, GN_SHAPE(N), host + w * N, "w");
@@ -1010,10 +1016,13 @@ TEST(weights_packed_by_several_threads_arrive_whole) {
         gn_stats x = client_stats(g);
         CHECK_INT(x.weight_bytes_sent, (uint64_t)W * N * 4);
         CHECK(x.packed_bytes_up < x.tensor_bytes_up);
+        CHECK(strstr(sent, threads > 1 ? "0.02 GB sent: read and packed" : " by 0 threads, encrypted and sent") !=
+              NULL);
         gn_close(g);
     }
+    gn_server_close(s); /* its threads write to `received` until here */
+    CHECK(strstr(received, ": 0.02 GB of weights received in ") && strstr(received, "to the device "));
     free(host);
-    gn_server_close(s);
 }
 
 /* One that takes as long as all others of a thread is not left to the end, where the other threads wait for it. */
@@ -1030,6 +1039,9 @@ TEST(the_largest_weights_are_hashed_first) {
     h.large = 50 << 20;
     for (int i = 0; i < 6; i++) CHECK(gn__hashers_next(&h) == &w[order[i]]);
     CHECK(gn__hashers_next(&h) == NULL);
+    const size_t sent[6] = { 5, 1, 5, 5, 90, 300 }; /* and are sent last */
+    gn__weights_order(w, 6, h.large);
+    for (int i = 0; i < 6; i++) CHECK_INT(w[i].slot.bytes, sent[i] << 20);
 }
 
 /* Sends that only fill the system's buffers tell nothing; those behind them do. */
