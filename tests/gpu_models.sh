@@ -8,7 +8,8 @@
 #
 # DEVICE=cuda:0 runs them; cpu is for trials. SMALLER=N divides heads, layers, MLP and vocabulary by N; then there are no rows beside.
 # MODELS=DIR holds the files: /dev/shm where it has room, else TMPDIR (then the disk may be what is timed). TOKENS=N an answer (256), AHEAD=N steps under way (16), SLOTS=N of
-# serve_text (32). NOISE=0: bell-shaped weights, which compression shortens; otherwise bits are drawn evenly. The table comes last.
+# serve_text (32). NOISE=0: bell-shaped weights, which compression shortens; otherwise bits are drawn evenly. The table comes last;
+# in it stands what client and server say about the stages of loading: who of them waits is not what bounds.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 scratch=$(mktemp -d)
