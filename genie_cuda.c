@@ -1539,6 +1539,13 @@ static const char shared_text[] =
     "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, "
     "i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
     "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
+    "// all of them: compiles faster than one by one\n"
+    "D void parts_of(const uint4 &w, float *x, float) { x[0] = gn_f32(w.x); x[1] = gn_f32(w.y); x[2] = gn_f32(w.z); "
+    "x[3] = gn_f32(w.w); }\n"
+    "D void pair_of(u32 w, float *x, bf16) { x[0] = gn_f32(w << 16); x[1] = gn_f32(w & 0xffff0000u); }\n"
+    "D void pair_of(u32 w, float *x, f16) { x[0] = half_float(w & 0xffffu); x[1] = half_float(w >> 16); }\n"
+    "template <class T> M void parts_of(const uint4 &w, float *x, T t) { pair_of(w.x, x, t); pair_of(w.y, x + 2, t); "
+    "pair_of(w.z, x + 4, t); pair_of(w.w, x + 6, t); }\n"
     "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
     "// A kernel may start before the one before it has ended, once that lets it or ends, and waits before it reads.\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
@@ -7584,10 +7591,46 @@ static const char quant_text[] =
     "    else if (P::WIDE) UNROLL for (int i = 0; i < BYTES / 16; i++) q.all[i] = *(const uint4 *)(row + at + 16 "
     "* i);\n"
     "    else UNROLL for (int i = 0; i < BYTES / 4; i++) q.w[i] = word(row, at + 4 * i);\n"
-    "    UNROLL for (int i = 0; i < U; i++) {\n"
-    "      if (F == 65) v[i] = whole(q.w[i / 8] >> i % 8 * 4 & 15u, z);\n"
+    "    widened<U>(q.w, z, v);\n"
+    "  }\n"
+    "  // 8388608 + byte i\n"
+    "  static M float byte_float(u32 w, int i) {\n"
+    "#ifdef GN_HOST\n"
+    "    return gn_f32(0x4b000000u | (w >> 8 * i & 255u));\n"
+    "#else\n"
+    "    u32 y;\n"
+    "    asm(\"prmt.b32 %0, %1, 0x4b000000, %2;\" : \"=r\"(y) : \"r\"(w), \"r\"(0x7440 + i));\n"
+    "    return gn_f32(y);\n"
+    "#endif\n"
+    "  }\n"
+    "  // The same as the next, eight at a time and in fewer steps\n"
+    "  static M void eight(const u32 *w, float z, float *v) {\n"
+    "    if (F == 65) {\n"
+    "      const u32 even = w[0] & 0x0f0f0f0fu, odd = w[0] >> 4 & 0x0f0f0f0fu;\n"
+    "      UNROLL for (int i = 0; i < 8; i++) v[i] = byte_float(i & 1 ? odd : even, i / 2) - (8388608.f + z);\n"
+    "    } else if (F == 64) {\n"
+    "      const u32 w0 = w[0] ^ 0x80808080u, w1 = w[1] ^ 0x80808080u;\n"
+    "      UNROLL for (int i = 0; i < 8; i++) v[i] = byte_float(i < 4 ? w0 : w1, i % 4) - (8388608.f + (128.f + z));\n"
+    "    } else {\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 890\n"
+    "      UNROLL for (int i = 0; i < 4; i++) {\n"
+    "        u32 two;\n"
+    "        asm(\"{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, a;}\" : \"=r\"(two) : \"r\"(w[i / 2] "
+    ">> i % 2 * 16));\n"
+    "        v[2 * i] = half_float(two & 0xffffu);\n"
+    "        v[2 * i + 1] = half_float(two >> 16);\n"
+    "      }\n"
+    "#else\n"
+    "      widened<8>(w, z, v);\n"
+    "#endif\n"
+    "    }\n"
+    "  }\n"
+    "  // N elements that follow one another in words\n"
+    "  template <int N> static M void widened(const u32 *w, float z, float *v) {\n"
+    "    UNROLL for (int i = 0; i < N; i++) {\n"
+    "      if (F == 65) v[i] = whole(w[i / 8] >> i % 8 * 4 & 15u, z);\n"
     "      else {\n"
-    "        const u32 b = q.w[i / 4] >> i % 4 * 8 & 255u;\n"
+    "        const u32 b = w[i / 4] >> i % 4 * 8 & 255u;\n"
     "        v[i] = F == 66 ? fp8(b) : whole(b ^ 128u, 128.f + z);\n"
     "      }\n"
     "    }\n"
@@ -7647,6 +7690,17 @@ static const char quant_text[] =
     "    else *scale = d;\n"
     "  }\n"
     "};\n"
+    "// The sum of U products: of each eight, one after another, of which halves are joined.\n"
+    "template <int U> M float quant_dot(const float *v, const float *x) {\n"
+    "  enum { N = U / 8 ? U / 8 : 1, E = U / N };\n"
+    "  float p[N];\n"
+    "  UNROLL for (int j = 0; j < N; j++) {\n"
+    "    p[j] = 0.f;\n"
+    "    UNROLL for (int i = 0; i < E; i++) p[j] = gn_fma(v[j * E + i], x[j * E + i], p[j]);\n"
+    "  }\n"
+    "  UNROLL for (int h = N / 2; h > 0; h /= 2) UNROLL for (int j = 0; j < h; j++) p[j] += p[j + h];\n"
+    "  return p[0];\n"
+    "}\n"
     "// R rows of the weight to a warp, by up to MB rows of x. P too: T, M, MB, R, XV (x is read 16 bytes at "
     "once), BIAS, BS, x_at(row), XK\n"
     "template <class P> M void quant_rows(const typename P::T *x, const u8 *w, const typename P::SCALE *s, const "
@@ -7665,12 +7719,10 @@ static const char quant_text[] =
     "      if (top + m >= P::ROWS_X) break;\n"
     "      const typename P::T *a = x + P::x_at(top + m) + (i64)k * P::XK;\n"
     "      typename P::T e[U];\n"
+    "      float wide[U];\n"
     "      if (P::XV) vload<P::XV ? U : 1>(e, a); else UNROLL for (int i = 0; i < U; i++) e[i] = a[i * P::XK];\n"
-    "      UNROLL for (int r = 0; r < R; r++) {\n"
-    "        float some = 0.f;\n"
-    "        UNROLL for (int i = 0; i < U; i++) some = gn_fma(v[r][i], get(e[i]), some);\n"
-    "        sum[r][m] = gn_fma(some, scale[r], sum[r][m]);\n"
-    "      }\n"
+    "      UNROLL for (int i = 0; i < U; i++) wide[i] = get(e[i]);\n"
+    "      UNROLL for (int r = 0; r < R; r++) sum[r][m] = gn_fma(quant_dot<U>(v[r], wide), scale[r], sum[r][m]);\n"
     "    }\n"
     "  }\n"
     "  UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < MB; m++) {\n"
@@ -7785,6 +7837,19 @@ static void quant_lies(const emit *e, quant_form *q) {
     int64_t at = base_offset(e, q->data);
     q->even = w->strides[1] == 1 && w->strides[0] % 2 == 0 && at % 2 == 0;
     q->wide = w->strides[1] == 1 && w->strides[0] % 16 == 0 && at % 16 == 0;
+}
+
+/* Whether one kernel's text serves both: all but pointers and the number of rows is the same. */
+static bool quant_alike(const emit *e, const quant_form *a, const quant_form *b) {
+    const uint32_t nodes[2][3] = { { a->data, a->scales, a->zeros }, { b->data, b->scales, b->zeros } };
+    for (int i = 0; i < 3; i++) {
+        if ((nodes[0][i] == GN_NO_NODE) != (nodes[1][i] == GN_NO_NODE)) return false;
+        if (nodes[0][i] == GN_NO_NODE) continue;
+        const gn_view *x = view_of(e, nodes[0][i]), *y = view_of(e, nodes[1][i]);
+        if (x->dtype != y->dtype || x->strides[0] != y->strides[0] || x->strides[1] != y->strides[1]) return false;
+    }
+    return a->format == b->format && a->k == b->k && a->group == b->group && a->rows == b->rows && a->unit == b->unit &&
+           a->wide == b->wide && a->even == b->even;
 }
 
 /* Members of @_p. */
@@ -11798,8 +11863,11 @@ static const char one_text[] =
     "    UNROLL for (int i = 0; i < U; i++) {\n"
     "      const float y = P::NORM ? vector_normed<P>(x.at(i, place), mean, scale, P::HAS_GAIN ? g.at(i, place) : 0.f, "
     "P::HAS_SHIFT ? h.at(i, place) : 0.f) : x.at(i, place);\n"
-    "      UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int v = 0; v < V; v++) acc_[q][i % G][v] = gn_fma(y, "
-    "part_of(w[q][i], v, tag), acc_[q][i % G][v]);\n"
+    "      UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "        float all[V];\n"
+    "        parts_of(w[q][i], all, tag);\n"
+    "        UNROLL for (int v = 0; v < V; v++) acc_[q][i % G][v] = gn_fma(y, all[v], acc_[q][i % G][v]);\n"
+    "      }\n"
     "    }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
@@ -11807,59 +11875,6 @@ static const char one_text[] =
     "  best.init();\n"
     "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, best);\n"
     "  if (P::BEST && !rank) vector_best<P>(best, parts, done, out);\n"
-    "}\n"
-    "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp.\n"
-    "// P: of quant, and k, V, S (1), R, EARLY, NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST, NEXT\n"
-    "template <class P, class E> M void vector_quant(const typename P::T *a, const u8 *w, const typename "
-    "P::SCALE *s, const typename P::Z *z, const typename P::T *gain, const typename P::T *shift, E &e, "
-    "best_of<float, false> *parts, u32 *done, i64 *out) {\n"
-    "  enum { U = P::U, R = P::R };\n"
-    "  typedef typename P::T T;\n"
-    "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
-    "  int row = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
-    "  float v[R][U], scale[R], mean = 0.f, factor = 1.f;\n"
-    "  best_of<float, false> best;\n"
-    "  best.init();\n"
-    "  if (P::NEXT == 0) let_next_start();\n"
-    "  if (!P::EARLY) await_previous();\n"
-    "  bool there = lane * U < P::K && row < P::N;\n"
-    "  if (there) { UNROLL for (int r = 0; r < R; r++) quant<P>::load(w, s, z, row + r < P::N ? row + r : P::N - "
-    "1, lane * U, v[r], &scale[r]); }\n"
-    "  if (P::NEXT == 1) let_next_start();\n"
-    "  await_previous();\n"
-    "  if (P::NEXT >= 2) let_next_start();\n"
-    "  if (P::NORM) { float all[(P::k + 32 * P::V - 1) / (32 * P::V)][P::V]; vector_norm<P>(a, all, &mean, "
-    "&factor); }\n"
-    "  for (; row < P::N; row += step) {\n"
-    "    const bool mine = lane < R && row + lane < P::N;\n"
-    "    float sum[R], y = 0.f;\n"
-    "    UNROLL for (int r = 0; r < R; r++) sum[r] = 0.f;\n"
-    "    if (mine) { e.early(row + lane); e.load(row + lane); }\n"
-    "    for (int k = lane * U; k < P::K; k += 32 * U) {\n"
-    "      T x_[U], g_[U], h_[U];\n"
-    "      float x[U];\n"
-    "      if (!there) { UNROLL for (int r = 0; r < R; r++) quant<P>::load(w, s, z, row + r < P::N ? row + r : "
-    "P::N - 1, k, v[r], &scale[r]); }\n"
-    "      there = false;\n"
-    "      vload<U>(x_, a + k);\n"
-    "      if (P::HAS_GAIN) vload<U>(g_, gain + k);\n"
-    "      if (P::HAS_SHIFT) vload<U>(h_, shift + k);\n"
-    "      UNROLL for (int i = 0; i < U; i++) x[i] = P::NORM ? vector_normed<P>(get(x_[i]), mean, factor, "
-    "P::HAS_GAIN ? get(g_[i]) : 0.f, P::HAS_SHIFT ? get(h_[i]) : 0.f) : get(x_[i]);\n"
-    "      UNROLL for (int r = 0; r < R; r++) {\n"
-    "        float some = 0.f;\n"
-    "        UNROLL for (int i = 0; i < U; i++) some = gn_fma(v[r][i], x[i], some);\n"
-    "        sum[r] = gn_fma(some, scale[r], sum[r]);\n"
-    "      }\n"
-    "    }\n"
-    "    UNROLL for (int r = 0; r < R; r++) {\n"
-    "      UNROLL for (int bit = 16; bit > 0; bit /= 2) sum[r] += exchange(sum[r], bit);\n"
-    "      if (lane == r) y = sum[r];\n"
-    "    }\n"
-    "    if (!mine) continue;\n"
-    "    if (P::BEST) best.take(e.value(y), row + lane); else e.end(row + lane, y, 0.f);\n"
-    "  }\n"
-    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "// B's columns contiguous: chunk c of R columns of each matrix, 16 bytes to a lane; of columns beyond the last "
     "nothing is read.\n"
@@ -11966,15 +11981,139 @@ static const char one_text[] =
     "        const int l = ((turn * G + c) * 32 + lane) * V;\n"
     "        uint4 x = zeros();\n"
     "        if (P::k % (32 * V * G) == 0 || l < P::k) x = WITHIN ? *(const uint4 *)(row + l) : cached(a + l);\n"
-    "        UNROLL for (int r = 0; r < W; r++) UNROLL for (int v = 0; v < V; v++) {\n"
-    "          float &to = acc.v[r][c % H][v];\n"
-    "          to = gn_fma(part_of(x, v, tag), part_of(w[c][r], v, tag), to);\n"
+    "        float of_row[V], of_column[V];\n"
+    "        parts_of(x, of_row, tag);\n"
+    "        UNROLL for (int r = 0; r < W; r++) {\n"
+    "          float *to = acc.v[r][c % H];\n"
+    "          parts_of(w[c][r], of_column, tag);\n"
+    "          UNROLL for (int v = 0; v < V; v++) to[v] = gn_fma(of_row[v], of_column[v], to[v]);\n"
     "        }\n"
     "        vector_columns<P>(w[c], m, col, next + c);\n"
     "      }\n"
     "    }\n"
     "    vector_columns_end<P>(acc, at, m.n, e, best);\n"
     "    if (lane < R && col + lane < m.n) { e.early(col + lane); e.load(col + lane); }\n"
+    "  }\n"
+    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
+    "}\n"
+    "// Which quantised matrix a block multiplies by, as vector_of\n"
+    "template <class P> struct vector_quant_of { const u8 *w[2]; const typename P::SCALE *s[2]; const typename "
+    "P::Z *z[2]; int n, block, blocks; };\n"
+    "// The U elements of a lane from k on, of each of a warp's rows: what stands in memory, and what becomes of it\n"
+    "template <class P, bool WORDS> struct quant_chunk {\n"
+    "  enum { R = P::R, W = R * P::MATS, U = P::U };\n"
+    "  float v[W][U], scale[W];\n"
+    "  M void load(const vector_quant_of<P> &m, int row, int k) {\n"
+    "    UNROLL for (int r = 0; r < W; r++) {\n"
+    "      const int at = row + r % R < m.n ? row + r % R : m.n - 1;\n"
+    "      quant<P>::load(m.w[r / R], m.s[r / R], m.z[r / R], at, k, v[r], &scale[r]);\n"
+    "    }\n"
+    "  }\n"
+    "  M void take(const typename P::T *x, int k, float *sum) const {\n"
+    "    typename P::T own[U];\n"
+    "    float wide[U];\n"
+    "    vload<U>(own, x + k);\n"
+    "    UNROLL for (int i = 0; i < U; i++) wide[i] = get(own[i]);\n"
+    "    UNROLL for (int r = 0; r < W; r++) sum[r] = gn_fma(quant_dot<U>(v[r], wide), scale[r], sum[r]);\n"
+    "  }\n"
+    "};\n"
+    "// 16 bytes of each row: they are taken apart when they are used. Lanes begin with different eights, so that "
+    "they read\n"
+    "// other banks of the row's shared memory; halves of the sums of eights are the same from wherever one begins.\n"
+    "template <class P> struct quant_chunk<P, true> {\n"
+    "  enum { R = P::R, W = R * P::MATS, U = P::U, N = sizeof(typename P::T) == 2 ? U / 8 : 1, E = U / N };\n"
+    "  uint4 q[W];\n"
+    "  typename P::SCALE s[W];\n"
+    "  typename P::Z z[W];\n"
+    "  M void load(const vector_quant_of<P> &m, int row, int k) {\n"
+    "    UNROLL for (int r = 0; r < W; r++) {\n"
+    "      const int at = row + r % R;\n"
+    "      q[r] = zeros();\n"
+    "      if (at >= m.n) continue;\n"
+    "      q[r] = stream(m.w[r / R] + (i64)at * P::WS0 + (P::F == 65 ? k / 2 : k));\n"
+    "      s[r] = m.s[r / R][at / P::ROWS * P::SS0 + k / P::GROUP * P::SS1];\n"
+    "      if (P::HAS_Z) z[r] = m.z[r / R][at / P::ROWS * P::ZS0 + k / P::GROUP * P::ZS1];\n"
+    "    }\n"
+    "  }\n"
+    "  M void take(const typename P::T *x, int k, float *sum) const {\n"
+    "    const int turn = N > 1 ? (int)(threadIdx.x & 31) / (8 / N) % N : 0;\n"
+    "    float p[W][N];\n"
+    "    u32 w[W][4];\n"
+    "    UNROLL for (int r = 0; r < W; r++) {\n"
+    "      w[r][0] = q[r].x, w[r][1] = q[r].y, w[r][2] = q[r].z, w[r][3] = q[r].w;\n"
+    "      UNROLL for (int by = N / 2; by > 0; by /= 2) {\n"
+    "        u32 from[4];\n"
+    "        UNROLL for (int i = 0; i < 4; i++) from[i] = w[r][i];\n"
+    "        UNROLL for (int i = 0; i < 4; i++) w[r][i] = turn & by ? from[(i + by * 4 / N) % 4] : from[i];\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int j = 0; j < N; j++) {\n"
+    "      typename P::T own[E];\n"
+    "      float wide[E], v[E];\n"
+    "      vload<E>(own, x + k + (j + turn) % N * E);\n"
+    "      UNROLL for (int i = 0; i < E; i++) wide[i] = get(own[i]);\n"
+    "      UNROLL for (int r = 0; r < W; r++) {\n"
+    "        UNROLL for (int e = 0; e < E; e += 8) quant<P>::eight(w[r] + j * 4 / N + e * 4 / U, P::HAS_Z ? "
+    "(float)get(z[r]) : P::F == 65 ? 8.f : 0.f, v + e);\n"
+    "        p[r][j] = quant_dot<E>(v, wide);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < W; r++) {\n"
+    "      UNROLL for (int h = N / 2; h > 0; h /= 2) UNROLL for (int j = 0; j < h; j++) p[r][j] += p[r][j + h];\n"
+    "      sum[r] = gn_fma(p[r][0], get(s[r]), sum[r]);\n"
+    "    }\n"
+    "  }\n"
+    "};\n"
+    "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp, of "
+    "each matrix.\n"
+    "// P: of quant, and k, V, S (1), R, MATS, EARLY, NORM, HAS_GAIN, HAS_SHIFT, ROWS_WITHIN, eps(), BEST, NEXT, "
+    "LOADS\n"
+    "template <class P, class N, class E> M void vector_quant(const typename P::T *a, const N &norm, const "
+    "vector_quant_of<P> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
+    "*parts, u32 *done, i64 *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { U = P::U, V = P::V, R = P::R, W = R * P::MATS, WORDS = P::F >= 64 && P::WIDE, CH = (P::K + 32 * U - "
+    "1) / (32 * U), MOST = WORDS ? P::LOADS / W : 1, TURNS = (CH + MOST - 1) / MOST, G = (CH + TURNS - 1) / TURNS, "
+    "WITHIN = P::k * (int)sizeof(T) <= 32768 };\n"
+    "  __shared__ uint4 row_[WITHIN ? (P::k + V - 1) / V : 1];\n"
+    "  T *const in = (T *)row_;\n"
+    "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
+    "  int row = (m.block * 8 + (int)(threadIdx.x >> 5)) * R;\n"
+    "  quant_chunk<P, WORDS> chunk[G];\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int c = 0; c < G; c++) if (row < m.n && (c * 32 + lane) * U < P::K) chunk[c].load(m, row, (c * "
+    "32 + lane) * U);\n"
+    "  if (lane < R && row + lane < m.n) e.early(row + lane);\n"
+    "  if (WITHIN) vector_row<P>(a, norm, gain, shift, in);\n"
+    "  else {\n"
+    "    if (P::NEXT == 1) let_next_start();\n"
+    "    await_previous();\n"
+    "    if (P::NEXT >= 2) let_next_start();\n"
+    "  }\n"
+    "  if (lane < R && row + lane < m.n) e.load(row + lane);\n"
+    "  while (row < m.n) {\n"
+    "    const int at = row;\n"
+    "    float sum[W], y[2] = { 0.f, 0.f };\n"
+    "    UNROLL for (int r = 0; r < W; r++) sum[r] = 0.f;\n"
+    "    for (int turn = 0; turn < TURNS; turn++) {\n"
+    "      const int next = turn + 1 < TURNS ? (turn + 1) * G : 0;\n"
+    "      if (!next) row += step;\n"
+    "      UNROLL for (int c = 0; c < G; c++) {\n"
+    "        const int k = ((turn * G + c) * 32 + lane) * U, then = ((next + c) * 32 + lane) * U;\n"
+    "        if (P::K % (32 * U * G) == 0 || k < P::K) chunk[c].take(WITHIN ? (const T *)in : a, k, sum);\n"
+    "        if (row < m.n && (P::K % (32 * U * G) == 0 || then < P::K)) chunk[c].load(m, row, then);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < W; r++) {\n"
+    "      UNROLL for (int bit = 16; bit > 0; bit /= 2) sum[r] += exchange(sum[r], bit);\n"
+    "      if (lane == r % R) y[r / R] = sum[r];\n"
+    "    }\n"
+    "    if (lane < R && at + lane < m.n) { if (P::BEST) best.take(e.value(y[0]), at + lane); else e.end(at + "
+    "lane, y[0], y[1]); }\n"
+    "    if (lane < R && row + lane < m.n) { e.early(row + lane); e.load(row + lane); }\n"
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
@@ -12263,8 +12402,12 @@ typedef struct vector_form {
     few_form few; /* of p.m rows, where that is more than one */
 } vector_form;
 
+/* Loads of 16 bytes that a thread has on their way where columns lie along memory: 64 of the 128 registers that two
+   blocks a processor leave it. What a processor has on its way, 128 KiB, is what reads at its memory's speed. */
+enum { VECTOR_LOADS = 16 };
+
 /* A quantised weight whose groups are read 16 bytes at a time. */
-static bool vector_quantised(const emit *e, uint32_t node, vector_form *form) {
+static bool vector_quantised(const emit *e, uint32_t node, int64_t all, vector_form *form) {
     uint32_t xa = input(e, node, 0), bias = bias_of(e, node);
     const gn_view *x = view_of(e, xa), *out = view_of(e, node);
     int64_t n = out->dims[out->rank - 1], k = x->dims[x->rank - 1], blocks = emit_processors(e);
@@ -12277,10 +12420,13 @@ static bool vector_quantised(const emit *e, uint32_t node, vector_form *form) {
     if (n < 1 || gn_view_count(out) != n || n > 1 << 28 || k > 65536 || form->q.unit < 16 || k % form->vector ||
         !is_dense_row(e, xa, k, 16) || (bias != GN_NO_NODE && n > 1 && view_of(e, bias)->strides[0] != 1))
         return false;
-    form->columns = n >= 16 * blocks ? 2 : 1;
-    int64_t grid = blocks_for(n, 8 * form->columns);
-    form->grid = (uint32_t)(grid > 4 * blocks ? 4 * blocks : grid);
+    int64_t chunks = blocks_for(k, 32 * form->q.unit), most = form->q.wide && form->q.format >= 64 ? 4 : 2;
+    form->loads = VECTOR_LOADS * 3 / 4; /* a scale and a zero point come with each */
+    form->columns = (uint32_t)(chunks * most > form->loads ? form->loads / chunks : most);
+    if (form->columns < 2) form->columns = 2;
+    while (form->columns > 1 && 16 * (int64_t)form->columns * blocks > (all ? all : n)) form->columns--;
     form->splits = 1;
+    form->next = 0;
     return true;
 }
 
@@ -12298,10 +12444,6 @@ static bool vector_few(const emit *e, uint32_t node, vector_form *form) {
     return form->few.wide && form->few.wide_x;
 }
 
-/* Loads of 16 bytes that a thread has on their way where columns lie along memory: 64 of the 128 registers that two
-   blocks a processor leave it. What a processor has on its way, 128 KiB, is what reads at its memory's speed. */
-enum { VECTOR_LOADS = 16 };
-
 /* all: columns of all products of the kernel, 0: of this one. They say how many blocks share k; the lanes that sum it,
    and so the bits, are those of the product alone. */
 static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form *form) {
@@ -12311,7 +12453,7 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     memset(form, 0, sizeof *form);
     form->next = NEXT_STARTS;
     if (e->invariant) return false;
-    if (node_is(e, node, GN_OP_LINEAR_QUANTIZED)) return vector_quantised(e, node, form);
+    if (node_is(e, node, GN_OP_LINEAR_QUANTIZED)) return vector_quantised(e, node, all, form);
     form->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
     form->vector = 16 / bytes;
     form->dot = form->p.bk == 1 && form->p.bn != 1;
@@ -12332,6 +12474,7 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     form->splits = form->dot ? 1 : (uint32_t)w.splits;
     form->lanes = (uint32_t)row_lanes_of(e, &form->p, bytes).lanes; /* its own: the order of a sum is by its shape */
     form->loads = form->dot ? VECTOR_LOADS : 2 * VECTOR_LOADS;
+    form->next = 0; /* the weights of the next kernel are on their way while this one reads its own */
     int64_t tiles = blocks_for(form->p.n, form->side * form->vector);
     form->columns = !form->dot ? 32 : blocks_for(whole.n, 8) > 2 * blocks ? 2 : 1;
     int64_t grid = form->dot ? blocks_for(form->p.n, 8 * form->columns) : tiles * form->splits;
@@ -12545,10 +12688,11 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
     if (form->quantised) {
         text more = { 0 };
         put(&more,
-            "  enum { k = %lld, V = %lld, S = 1, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = "
-            "%d, NEXT = %u };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
-            (long long)form->p.k, (long long)form->vector, form->columns, early, g->norm != 0, gain, shift, best,
-            form->next, (unsigned long long)attrs[0]);
+            "  enum { k = %lld, V = %lld, S = 1, R = %u, MATS = %d, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = "
+            "%d, ROWS_WITHIN = %d, BEST = %d, NEXT = %u, LOADS = %u };\n  static M double eps() { return "
+            "gn_f64(0x%llxull); }\n",
+            (long long)form->p.k, (long long)form->vector, form->columns, g->parts[0].product[1] ? 2 : 1, early,
+            g->norm != 0, gain, shift, g->rows != 0, best, form->next, form->loads, (unsigned long long)attrs[0]);
         put_quant_type(e, &form->q, view_of(e, input(e, node, 0))->dtype, more.s ? more.s : "");
         e->failed = e->failed || more.failed;
         text_free(&more);
@@ -12574,13 +12718,13 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
 static bool vectors_choose(const emit *e, const vector_group *g, vector_form *form, uint32_t *blocks) {
     int64_t n = 0, stride = 0;
     uint32_t grid = 0;
-    bool alone = g->n == 1 && !g->parts[0].product[1];
     vector_form first, own;
     if (!vector_choose(e, vector_product(e, g, 0, 0), 0, &first)) return false;
     for (uint32_t i = 0; i < g->n; i++)
         for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
             if (!vector_choose(e, vector_product(e, g, i, q), 0, &own) || own.dot != first.dot ||
-                own.p.m != first.p.m || (own.quantised && !alone) || own.lanes != first.lanes ||
+                own.p.m != first.p.m || own.quantised != first.quantised ||
+                (own.quantised && !quant_alike(e, &own.q, &first.q)) || own.lanes != first.lanes ||
                 (q && own.stride != stride))
                 return false;
             stride = own.stride;
@@ -12599,21 +12743,49 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     }
     for (uint32_t i = 0; i < g->n; i++) {
         vector_choose(e, vector_product(e, g, i, 0), n, &own);
-        if (own.dot && g->parts[i].product[1]) own.columns = 1;
+        bool by_row = own.dot || own.quantised;
+        if (by_row && g->parts[i].product[1]) own.columns = own.columns > 3 ? 2 : 1;
         if (!i) *form = own;
         uint32_t turns = own.lanes * own.side / (256 * own.splits),
                  loads = own.loads / (g->parts[i].product[1] ? 2 : 1);
-        if (!own.dot && turns > loads) return false; /* a thread has more of the lanes than it loads at once */
-        blocks[i] = own.dot ? (uint32_t)blocks_for(own.p.n, 8 * form->columns) : own.grid;
+        if (!by_row && turns > loads) return false; /* a thread has more of the lanes than it loads at once */
+        blocks[i] = by_row ? (uint32_t)blocks_for(own.p.n, 8 * form->columns) : own.grid;
         grid += blocks[i];
     }
     /* fewer blocks that take several columns each, one after the other */
     uint32_t most = 2 * (uint32_t)emit_processors(e);
-    for (uint32_t i = 0; i < g->n && form->dot && grid > most; i++) {
+    for (uint32_t i = 0; i < g->n && (form->dot || form->quantised) && grid > most; i++) {
         uint64_t share = (uint64_t)blocks[i] * most / grid;
         blocks[i] = share ? (uint32_t)share : 1;
     }
     return true;
+}
+
+/* Which quantised matrix a block has. */
+static void put_quant_parts(emit *e, const vector_group *g, const uint32_t *blocks) {
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        bool two = g->parts[i].product[1] != 0;
+        char name[3][2][32];
+        const gn_view *out = view_of(e, vector_product(e, g, i, 0));
+        for (int q = 0; q < 2; q++) {
+            for (int k = 0; k < 3; k++) snprintf(name[k][q], sizeof name[k][q], "0");
+            if (q > two) continue;
+            quant_form own = quant_of(e, vector_product(e, g, i, q), 1, 2);
+            const uint32_t nodes[3] = { own.data, own.scales, own.zeros };
+            for (int k = 0; k < 3; k++) {
+                if (nodes[k] == GN_NO_NODE) continue;
+                snprintf(name[k][q], sizeof name[k][q], "%c%u_%d", "wsz"[k], i, q);
+                emit_node(e, nodes[k], k ? types[view_of(e, nodes[k])->dtype].name : "u8", true, name[k][q]);
+            }
+        }
+        if (i == 0) put(&e->body, "  vector_quant_of<@_p> m = ");
+        else put(&e->body, "  if (blockIdx.x >= %u) { e.part = %u; m = vector_quant_of<@_p>", first, i);
+        put(&e->body, "{ { %s, %s }, { %s, %s }, { %s, %s }, %lld, (int)blockIdx.x - %u, %u };%s\n", name[0][0],
+            name[0][1], name[1][0], name[1][1], name[2][0], name[2][1], (long long)out->dims[out->rank - 1], first,
+            blocks[i], i ? " }" : "");
+        first += blocks[i];
+    }
 }
 
 /* Which matrix a block has. */
@@ -12695,8 +12867,8 @@ static void emit_vector(emit *e, const vector_group *g) {
     else emit_node(e, input(e, norm, 0), type, true, "a");
     put(&e->body, "  @_e e = %s;\n", endings.s ? endings.s : "{}");
     if (g->rows) put(&e->body, "  const @_n norm = { %.*s };\n", (int)within.n - 2, within.s ? within.s : "  ");
-    else if (!form.quantised) put(&e->body, "  const vector_as_it_lies norm = {};\n");
-    if (form.quantised) emit_quant_inputs(e, &form.q);
+    else put(&e->body, "  const vector_as_it_lies norm = {};\n");
+    if (form.quantised) put_quant_parts(e, g, blocks);
     else put_vector_parts(e, g, blocks);
     if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
     if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
@@ -12707,19 +12879,19 @@ static void emit_vector(emit *e, const vector_group *g) {
     }
     if (form.p.m > 1) put(&e->body, "  few_times<@_p>(%s, norm, m, e);\n", g->rows ? "0" : "a");
     else
-        put(&e->body, "  vector_%s<@_p>(%s, %s, %s, %s, e, %s);\n",
+        put(&e->body, "  vector_%s<@_p>(%s, norm, m, %s, %s, e, %s);\n",
             form.quantised ? "quant"
             : form.dot     ? "dot"
                            : "times",
-            g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m", flags & 1 ? "gain" : "0",
-            flags & 2 ? "shift" : "0", part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+            g->rows ? "0" : "a", flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
+            part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
     text_free(&within);
     size_t bytes = (size_t)grid * 16;
     if (part->best && bytes > e->scratch) e->scratch = bytes;
-    if (form.dot && form.p.m == 1) e->bounds = "__launch_bounds__(256, 2)";
+    if ((form.dot || form.quantised) && form.p.m == 1) e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, grid, 1, 256,
                        form.p.m > 1 ? few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row) : 0);
 }
@@ -13902,7 +14074,7 @@ static bool fuses_norm(const emit *e, const readers *r, uint32_t base, const vec
     uint32_t node = e->layout->steps[g->parts[0].product[0] - 1].node;
     vector_choose(e, node, 0, &form);
     if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != vectors_count(g) || r->held[base] || !r->step[base] ||
-        form.p.k > (form.dot ? 4 : 8) * 32 * form.vector || !are_never_appended(e, base, 0))
+        form.p.k > (form.dot || form.quantised ? 4 : 8) * 32 * form.vector || !are_never_appended(e, base, 0))
         return false;
     const gn_view *x = view_of(e, input(e, base, 0));
     if (x->dtype != view_of(e, base)->dtype || x->dims[x->rank - 1] != form.p.k ||
@@ -13989,7 +14161,6 @@ static void vectors_fuse_row(vector_finder *w, uint32_t i) {
     vector_group *g = &e->vectors[e->fusions[i].vectors - 1];
     uint32_t node = e->layout->steps[g->parts[0].product[0] - 1].node, x = input(e, node, 0),
              base = e->layout->lay[x].base, given;
-    if (node_is(e, node, GN_OP_LINEAR_QUANTIZED) && !node_is(e, base, GN_OP_LAYERNORM)) return;
     if (!is_whole(e, view_of(e, x), base)) return;
     uint32_t of = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
     const int64_t count = vectors_rows(e, g);
@@ -14002,7 +14173,7 @@ static void vectors_fuse_row(vector_finder *w, uint32_t i) {
     }
     bool reside = vectors_reside(e, g);
     uint32_t group = reside ? fusable_rows(w, base, count, i, &given) : 0;
-    if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != count) {
+    if (!group || e->groups[group - 1].rows != count) {
         if (of && e->groups[of - 1].rows == count) refused(e, node, reside ? REFUSED_ROWS : REFUSED_BLOCKS);
         return;
     }
@@ -14926,9 +15097,9 @@ static gn_result compile_busy(struct device *d, kernel **all, size_t n, const ch
                        "fewer shapes, or wait",
                        (unsigned long long)(compile_budget() / 1000000));
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    /* few kernels: one or two to a program, so that all cores compile */
+    /* few kernels: one to a program, so that all cores compile */
     size_t each = n / (size_t)(cores > 0 ? cores : 1);
-    each = each < 2 ? 2 : each > KERNELS_A_PROGRAM ? KERNELS_A_PROGRAM : each;
+    each = each < 1 ? 1 : each > KERNELS_A_PROGRAM ? KERNELS_A_PROGRAM : each;
     size_t n_programs = (n + each - 1) / each;
     program *programs = (program *)alloc_zero(n_programs * sizeof *programs);
     if (!programs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)n);
