@@ -25554,34 +25554,55 @@ static uint64_t gn__blob_most(uint64_t n) {
     return n <= GN__BLOB_INLINE ? n : n + (n + GN__BLOB_CHUNK - 1) / GN__BLOB_CHUNK * 5;
 }
 
-/* Appends n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays on a link
-   where a byte costs wire_ns; returns bytes on the wire. `scratch` is reused. */
+/* A chunk as it travels: packed by a codec, or codec 0 and the bytes themselves. */
+typedef struct gn__blob_chunk {
+    const uint8_t *p;
+    size_t n, raw; /* bytes that travel, and what they are of */
+    uint8_t codec;
+} gn__blob_chunk;
+
+/* n bytes of elements of `element` bytes, packed with a codec of the set `codecs` where that pays on a link where a
+   byte costs wire_ns; into `scratch`, which is reused. */
+static gn__blob_chunk gn__chunk_pack(const uint8_t *src, size_t n, int element, uint32_t codecs, double wire_ns,
+                                     gn__buf *scratch) {
+    void *room = scratch->p;
+    bool packs = codecs > 1 && gn__net && gn__reserve(&room, &scratch->cap, GN__BLOB_CHUNK, 1);
+    size_t stored = 0;
+    uint8_t codec = 0;
+    scratch->p = (uint8_t *)room;
+    if (packs) stored = gn__net->pack(src, n, element, wire_ns, scratch->p, scratch->cap, &codec);
+    if (codec == 0 || codec > 31 || !(codecs >> codec & 1) || stored == 0 || stored >= n)
+        return (gn__blob_chunk){ src, n, n, 0 };
+    return (gn__blob_chunk){ scratch->p, stored, n, codec };
+}
+
+/* Returns bytes on the wire. */
+static uint64_t gn__chunk_put(gn__outbox *o, const gn__blob_chunk *c) {
+    uint8_t head[5];
+    gn__buf b = { head, 0, sizeof head, false };
+    gn__put_u8(&b, c->codec);
+    gn__put_u32(&b, (uint32_t)c->n);
+    gn__outbox_put(o, head, sizeof head);
+    gn__outbox_put(o, c->p, c->n);
+    o->raw += c->raw - c->n;
+    return sizeof head + c->n;
+}
+
+/* Appends n bytes, as gn__chunk_pack; returns bytes on the wire. */
 static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int element, uint32_t codecs, double wire_ns,
                              gn__buf *scratch) {
     const uint8_t *p = (const uint8_t *)src;
-    uint64_t stored_bytes = 0;
+    uint64_t stored = 0;
     if (n <= GN__BLOB_INLINE) {
         gn__outbox_put(o, src, n);
         return n;
     }
-    void *room = scratch->p;
-    bool packs = codecs > 1 && gn__net && gn__reserve(&room, &scratch->cap, GN__BLOB_CHUNK, 1);
-    scratch->p = (uint8_t *)room;
     for (size_t at = 0; at < n; at += GN__BLOB_CHUNK) {
-        size_t raw = GN__MIN(n - at, (size_t)GN__BLOB_CHUNK), stored = 0;
-        uint8_t codec = 0, head[5];
-        if (packs) stored = gn__net->pack(p + at, raw, element, wire_ns, scratch->p, scratch->cap, &codec);
-        if (codec == 0 || codec > 31 || !(codecs >> codec & 1) || stored >= raw) stored = 0;
-        if (stored == 0) codec = 0;
-        gn__buf b = { head, 0, sizeof head, false };
-        gn__put_u8(&b, codec);
-        gn__put_u32(&b, (uint32_t)(stored ? stored : raw));
-        gn__outbox_put(o, head, sizeof head);
-        gn__outbox_put(o, stored ? scratch->p : p + at, stored ? stored : raw);
-        if (stored) o->raw += raw - stored;
-        stored_bytes += sizeof head + (stored ? stored : raw);
+        size_t raw = GN__MIN(n - at, (size_t)GN__BLOB_CHUNK);
+        gn__blob_chunk c = gn__chunk_pack(p + at, raw, element, codecs, wire_ns, scratch);
+        stored += gn__chunk_put(o, &c);
     }
-    return stored_bytes;
+    return stored;
 }
 
 /* A blob being read, in as many pieces as it comes in. */
@@ -30561,26 +30582,27 @@ GN__COLD_BEGIN
 #define GN__SIGN_US 20000u         /* signs of life that come more often, for long, are a flood */
 /* how often a server looks after sessions that compute; a call that ends sooner is left alone */
 #define GN__ATTEND_MS 50u
-#define GN__ALIVE_US 250000u        /* between two signs of life */
-#define GN__GRACE_US 10000000u      /* that work may take to end once it was told to; then its device is given up */
-#define GN__AHEAD ((size_t)1 << 20) /* bytes received for a session while it computes */
-#define GN__REFUSED_MAX 64u         /* plans that a server remembers because they did not end */
-#define GN__REFUSED_TENANT 3u       /* so many of one tenant's, and its sessions are refused */
-#define GN__SLICE_MS 100u           /* how often a waiting server looks whether it is to stop */
-#define GN__LINGER_MS 100u          /* how long a refused peer may take to read why */
-#define GN__IN_FLIGHT 64u           /* steps that a client leaves unanswered */
-#define GN__PROBE_WORK 4u           /* every fourth probe of a link brings work */
-#define GN__PROBE_LEAST_S 0.02      /* a probe is waited for so long at least */
-#define GN__PROMPT_US 200u          /* a step waited for within this time tells what its link costs */
-#define GN__SMALL_STEP (16u << 10)  /* bytes of a step that tells the latency; four times as many tell the rate */
-#define GN__HASH_ASK (256u << 20)   /* bytes of weights whose digests are known before the server is asked for them */
-#define GN__HASH_ALONE (4u << 20)   /* bytes up to which a thread of its own for a hash costs more than it gives */
-#define GN__LARGE_SEND (64u << 10)  /* bytes from which on a send tells what a byte costs */
-#define GN__WIRE_GUESS_NS 4.0       /* of a byte on a link that is not measured yet: 2 Gbit/s */
-#define GN__BUFFERED (4u << 20)     /* bytes that may lie in the system's buffers */
-#define GN__PAUSE_US 50000u         /* after which those are taken to be empty */
-#define GN__OWED_MAX (32u << 10)    /* bytes of answers outstanding while a client sends: fits any socket's buffer */
-#define GN__SOCKET_ROOM (16u << 10) /* that any socket's buffer has for a writer, as gn__socket_bytes counts */
+#define GN__ALIVE_US 250000u         /* between two signs of life */
+#define GN__GRACE_US 10000000u       /* that work may take to end once it was told to; then its device is given up */
+#define GN__AHEAD ((size_t)1 << 20)  /* bytes received for a session while it computes */
+#define GN__REFUSED_MAX 64u          /* plans that a server remembers because they did not end */
+#define GN__REFUSED_TENANT 3u        /* so many of one tenant's, and its sessions are refused */
+#define GN__SLICE_MS 100u            /* how often a waiting server looks whether it is to stop */
+#define GN__LINGER_MS 100u           /* how long a refused peer may take to read why */
+#define GN__IN_FLIGHT 64u            /* steps that a client leaves unanswered */
+#define GN__PROBE_WORK 4u            /* every fourth probe of a link brings work */
+#define GN__PROBE_LEAST_S 0.02       /* a probe is waited for so long at least */
+#define GN__PROMPT_US 200u           /* a step waited for within this time tells what its link costs */
+#define GN__SMALL_STEP (16u << 10)   /* bytes of a step that tells the latency; four times as many tell the rate */
+#define GN__HASH_ASK (256u << 20)    /* bytes of weights whose digests are known before the server is asked for them */
+#define GN__HASH_ALONE (4u << 20)    /* bytes up to which a thread of its own for a hash costs more than it gives */
+#define GN__TOLD_WEIGHTS (16u << 20) /* bytes of weights from which on their stages are logged */
+#define GN__LARGE_SEND (64u << 10)   /* bytes from which on a send tells what a byte costs */
+#define GN__WIRE_GUESS_NS 4.0        /* of a byte on a link that is not measured yet: 2 Gbit/s */
+#define GN__BUFFERED (4u << 20)      /* bytes that may lie in the system's buffers */
+#define GN__PAUSE_US 50000u          /* after which those are taken to be empty */
+#define GN__OWED_MAX (32u << 10)     /* bytes of answers outstanding while a client sends: fits any socket's buffer */
+#define GN__SOCKET_ROOM (16u << 10)  /* that any socket's buffer has for a writer, as gn__socket_bytes counts */
 
 /* ---- link: messages over a transport ---- */
 
@@ -30858,7 +30880,7 @@ typedef struct gn__remote_weight {
     gn_slot_desc slot;
     uint8_t digest[32];
     bool counted, hashed, known; /* counted: in the progress */
-    bool settled;                /* hashed, or not to be */
+    bool begun, settled;         /* a thread has begun to hash it; it is hashed, or not to be */
     gn_fault fault;              /* not hashed: its file could not be read */
 } gn__remote_weight;
 
@@ -31596,7 +31618,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     r->weights = (gn__remote_weight *)weights;
     gn__remote_weight *w = &r->weights[r->n_weights++];
     w->slot = *d;
-    w->counted = w->hashed = w->known = w->settled = false;
+    w->counted = w->hashed = w->known = w->settled = w->begun = false;
     return GN_OK;
 }
 
@@ -31617,7 +31639,11 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 enum { GN__HASHERS = 16 };
 typedef struct gn__hashers {
     gn__remote_weight *w;
-    size_t n, next, done; /* next: the first that no thread has begun; done: so many are settled */
+    size_t n, next, done; /* next: before it a thread has begun with all; done: so many are settled */
+    uint64_t large;       /* bytes from which on a weight is begun with before others: it alone takes as long as half of
+                             what a thread has to do, so that all would wait for it at the end */
+    size_t next_large;
+    uint64_t busy_us; /* of all threads */
     gn__atomic stop;
     gn__mutex lock;
     gn__cond settled;
@@ -31643,19 +31669,45 @@ static void gn__hashers_digest(gn__hashers *h, gn__remote_weight *w) {
     w->hashed = e == GN_OK;
 }
 
+/* The weight to begin with now; NULL: there is none left. Under the lock. */
+static gn__remote_weight *gn__hashers_next(gn__hashers *h) {
+    while (h->next_large < h->n && (h->w[h->next_large].begun || h->w[h->next_large].slot.bytes < h->large))
+        h->next_large++;
+    while (h->next < h->n && h->w[h->next].begun) h->next++;
+    size_t i = h->next_large < h->n ? h->next_large : h->next;
+    if (i == h->n) return NULL;
+    h->w[i].begun = true;
+    return &h->w[i];
+}
+
 static void gn__hashers_main(void *arg) {
     gn__hashers *h = (gn__hashers *)arg;
     gn__mutex_lock(&h->lock);
-    while (h->next < h->n && !gn__atomic_load(&h->stop)) {
-        gn__remote_weight *w = &h->w[h->next++];
+    for (gn__remote_weight *w; !gn__atomic_load(&h->stop) && (w = gn__hashers_next(h)) != NULL;) {
         gn__mutex_unlock(&h->lock);
+        uint64_t begin = gn_now_us();
         if (!w->hashed) gn__hashers_digest(h, w);
         gn__mutex_lock(&h->lock);
+        h->busy_us += gn_now_us() - begin;
         w->settled = true;
         while (h->done < h->n && h->w[h->done].settled) h->done++;
         gn__cond_broadcast(&h->settled);
     }
     gn__mutex_unlock(&h->lock);
+}
+
+/* Those of so many bytes go to the end, where their digests, begun with at once, are not waited for by others. */
+static void gn__weights_order(gn__remote_weight *w, size_t n, uint64_t large) {
+    for (size_t i = 0, end = n; i < end;) {
+        if (w[i].slot.bytes < large) {
+            i++;
+            continue;
+        }
+        gn__remote_weight moved = w[i];
+        memmove(&w[i], &w[i + 1], (n - 1 - i) * sizeof *w);
+        w[n - 1] = moved;
+        end--;
+    }
 }
 
 static void gn__hashers_begin(gn__hashers *h, gn__remote *r, uint64_t bytes) {
@@ -31665,7 +31717,9 @@ static void gn__hashers_begin(gn__hashers *h, gn__remote *r, uint64_t bytes) {
     h->n = r->n_weights;
     gn__mutex_init(&h->lock);
     gn__cond_init(&h->settled);
-    for (size_t i = 0; i < h->n; i++) h->w[i].settled = false;
+    h->large = GN__MAX(bytes / (2 * threads), (uint64_t)GN__HASH_ALONE);
+    gn__weights_order(r->weights, r->n_weights, h->large);
+    for (size_t i = 0; i < h->n; i++) h->w[i].settled = h->w[i].begun = false;
     if (bytes > GN__HASH_ALONE)
         while (h->n_threads < GN__MIN(threads, h->n) &&
                gn__thread_start(&h->threads[h->n_threads], gn__hashers_main, h))
@@ -31762,42 +31816,179 @@ static void gn__remote_progress(gn__remote *r, uint64_t total, uint64_t known, u
     if (g->desc.progress) g->desc.progress(g->desc.progress_user, &g->progress);
 }
 
-/* One weight in pieces of 1 MiB, a message each. */
-static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn_fault *f) {
+/* ---- pieces of a weight, 1 MiB each, read and packed by threads while those before them are sent ---- */
+
+enum { GN__PACKERS = 4, GN__PIECES = 2 * GN__PACKERS }; /* at most: threads; pieces that are ready or being made */
+
+typedef struct gn__packed {
+    gn__blob_chunk chunk;
+    gn__buf read, scratch; /* reused: what was read of a file; what was packed */
+    bool ready;
+    gn_fault fault; /* it could not be read */
+} gn__packed;
+
+/* One weight at a time. With n_threads 0 who sends does it all. */
+typedef struct gn__packers {
+    uint32_t n_threads, codecs;
+    uint64_t n_pieces; /* two for each thread */
+    gn__thread threads[GN__PACKERS];
+    gn__mutex lock; /* of all below */
+    gn__cond changed;
+    const gn__remote_weight *w;
+    double wire_ns;
+    uint64_t n, begun, sent; /* pieces of the weight; those that a thread has begun with; that were sent */
+    bool stop;
+    uint64_t busy_us, send_us, wait_us, ask_us; /* of all threads; of who sends: in sending, in waiting for pieces, for
+                                                   digests and answers */
+    gn__packed pieces[GN__PIECES];
+} gn__packers;
+
+static size_t gn__packed_bytes(const gn__remote_weight *w, uint64_t i) {
+    return GN__MIN(w->slot.bytes - (size_t)i * GN__BLOB_CHUNK, (size_t)GN__BLOB_CHUNK);
+}
+
+/* Piece i of the weight. */
+static void gn__packed_make(gn__packed *x, const gn__remote_weight *w, uint64_t i, uint32_t codecs, double wire_ns) {
+    size_t at = (size_t)i * GN__BLOB_CHUNK, n = gn__packed_bytes(w, i);
+    const uint8_t *from = (const uint8_t *)w->slot.host + at;
+    x->fault.result = GN_OK;
+    if (w->slot.file) {
+        void *p = x->read.p;
+        if (!gn__reserve(&p, &x->read.cap, n, 1))
+            gn_fail(&x->fault, GN_OUT_OF_MEMORY, "no memory for a piece of a weight");
+        from = x->read.p = (uint8_t *)p;
+        if (!x->fault.result) gn_file_read(w->slot.file, w->slot.at + at, p, n, &x->fault);
+        if (x->fault.result) return;
+    }
+    x->chunk = (gn__blob_chunk){ from, n, n, 0 };
+    if (n > GN__BLOB_INLINE)
+        x->chunk = gn__chunk_pack(from, n, (int)gn__bytes_of(w->slot.dtype), codecs, wire_ns, &x->scratch);
+}
+
+static void gn__packers_main(void *arg) {
+    gn__packers *p = (gn__packers *)arg;
+    gn__mutex_lock(&p->lock);
+    while (!p->stop) {
+        if (p->begun == p->n || p->begun - p->sent == p->n_pieces) {
+            gn__cond_wait(&p->changed, &p->lock);
+            continue;
+        }
+        uint64_t i = p->begun++;
+        gn__packed *x = &p->pieces[i % p->n_pieces];
+        double wire_ns = p->wire_ns;
+        gn__mutex_unlock(&p->lock);
+        uint64_t begin = gn_now_us();
+        gn__packed_make(x, p->w, i, p->codecs, wire_ns);
+        gn__mutex_lock(&p->lock);
+        p->busy_us += gn_now_us() - begin;
+        x->ready = true;
+        gn__cond_broadcast(&p->changed);
+    }
+    gn__mutex_unlock(&p->lock);
+}
+
+/* A quarter of the threads that the context may use, if it may use several. */
+static void gn__packers_begin(gn__packers *p, const gn__remote *r, bool much) {
+    uint32_t threads = gn__thread_count(r->threads), most = GN__MIN(GN__MAX(threads / 4, 1u), (uint32_t)GN__PACKERS);
+    memset(p, 0, sizeof *p);
+    p->codecs = r->link.codecs;
+    p->n_pieces = 2 * most;
+    gn__mutex_init(&p->lock);
+    gn__cond_init(&p->changed);
+    while (much && threads > 1 && p->n_threads < most &&
+           gn__thread_start(&p->threads[p->n_threads], gn__packers_main, p))
+        p->n_threads++;
+}
+
+static void gn__packers_end(gn__packers *p) {
+    gn__mutex_lock(&p->lock);
+    p->stop = true;
+    gn__cond_broadcast(&p->changed);
+    gn__mutex_unlock(&p->lock);
+    for (uint32_t i = 0; i < p->n_threads; i++) gn__thread_join(&p->threads[i]);
+    for (int i = 0; i < GN__PIECES; i++) {
+        gn__buf_deinit(&p->pieces[i].read);
+        gn__buf_deinit(&p->pieces[i].scratch);
+    }
+    gn__cond_deinit(&p->changed);
+    gn__mutex_deinit(&p->lock);
+}
+
+/* The pieces of another weight; all of the one before were sent. */
+static void gn__packers_weight(gn__packers *p, const gn__remote_weight *w, double wire_ns) {
+    gn__mutex_lock(&p->lock);
+    p->w = w;
+    p->wire_ns = wire_ns;
+    p->n = GN__MAX((w->slot.bytes + GN__BLOB_CHUNK - 1) / GN__BLOB_CHUNK, (size_t)1);
+    p->begun = p->sent = 0;
+    gn__cond_broadcast(&p->changed);
+    gn__mutex_unlock(&p->lock);
+}
+
+/* The next piece, until gn__packers_sent. */
+static const gn__packed *gn__packers_next(gn__packers *p, double wire_ns) {
+    gn__packed *x = &p->pieces[p->sent % p->n_pieces];
+    if (p->n_threads == 0) {
+        gn__packed_make(x, p->w, p->sent, p->codecs, wire_ns);
+        return x;
+    }
+    gn__mutex_lock(&p->lock);
+    p->wire_ns = wire_ns;
+    while (!x->ready) gn__cond_wait(&p->changed, &p->lock);
+    gn__mutex_unlock(&p->lock);
+    return x;
+}
+
+static void gn__packers_sent(gn__packers *p) {
+    gn__mutex_lock(&p->lock);
+    p->pieces[p->sent++ % p->n_pieces].ready = false;
+    gn__cond_broadcast(&p->changed);
+    gn__mutex_unlock(&p->lock);
+}
+
+static gn_result gn__remote_piece(gn__remote *r, const gn__remote_weight *w, const gn__packed *x, uint64_t at,
+                                  gn_fault *f) {
+    gn__msg_weight_put m;
+    memset(&m, 0, sizeof m);
+    memcpy(m.digest, w->digest, 32);
+    m.total = w->slot.bytes;
+    m.offset = at;
+    m.element = (uint8_t)gn__bytes_of(w->slot.dtype);
+    gn__outbox_fields(&r->link.out, GN__MSG_WEIGHT_PUT, (uint32_t)r->next++, &m);
+    if (x->chunk.raw <= GN__BLOB_INLINE) gn__outbox_put(&r->link.out, x->chunk.p, x->chunk.n);
+    r->stats->packed_bytes_up += x->chunk.raw <= GN__BLOB_INLINE ? x->chunk.n : gn__chunk_put(&r->link.out, &x->chunk);
+    r->stats->tensor_bytes_up += x->chunk.raw;
+    return gn__remote_end(r, f);
+}
+
+/* One weight, each piece a message. */
+static gn_result gn__remote_upload(gn__remote *r, gn__packers *p, const gn__remote_weight *w, gn_fault *f) {
     gn_result e = GN_OK;
-    size_t at = 0, total = w->slot.bytes;
-    uint64_t packed = r->stats->packed_bytes_up;
-    int element = (int)gn__bytes_of(w->slot.dtype);
-    void *piece = w->slot.file ? gn_alloc(GN__MIN(total, (size_t)GN__BLOB_CHUNK) + 1) : NULL;
-    if (w->slot.file && !piece) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a piece of a weight");
-    do {
-        size_t n = GN__MIN(total - at, (size_t)GN__BLOB_CHUNK);
-        const void *from = piece ? piece : (const uint8_t *)w->slot.host + at;
-        gn__msg_weight_put m;
-        memset(&m, 0, sizeof m);
-        memcpy(m.digest, w->digest, 32);
-        m.total = total;
-        m.offset = at;
-        m.element = (uint8_t)element;
-        e = gn_flag_get(r->cancel) ? gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED))
-                                   : gn__remote_ready(r, UINT64_MAX, f);
-        if (!e && piece) e = gn_file_read(w->slot.file, w->slot.at + at, piece, n, f);
-        if (e) break; /* between two pieces: the weight is begun again when it is needed */
-        gn__outbox_fields(&r->link.out, GN__MSG_WEIGHT_PUT, (uint32_t)r->next++, &m);
-        gn__remote_blob(r, from, n, element);
-        e = gn__remote_end(r, f);
+    uint64_t at = 0, packed = r->stats->packed_bytes_up;
+    gn__packers_weight(p, w, r->link.wire_ns);
+    for (uint64_t i = 0; !e && i < p->n; i++) {
+        uint64_t begin = gn_now_us();
+        const gn__packed *x = gn__packers_next(p, r->link.wire_ns);
+        uint64_t made = gn_now_us();
+        p->wait_us += made - begin;
+        /* between two pieces: the weight is begun again when it is needed */
+        if (gn_flag_get(r->cancel)) e = gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
+        else if (x->fault.result) e = gn__copy_fault(f, &x->fault);
+        else e = gn__remote_ready(r, UINT64_MAX, f);
+        if (!e) e = gn__remote_piece(r, w, x, at, f);
+        p->send_us += gn_now_us() - made;
         if (e) break;
-        at += n;
-        gn__remote_progress(r, 0, 0, n, r->stats->packed_bytes_up - packed);
+        gn__remote_progress(r, 0, 0, x->chunk.raw, r->stats->packed_bytes_up - packed);
         packed = r->stats->packed_bytes_up;
-    } while (at < total);
-    gn_free(piece);
+        at += x->chunk.raw;
+        gn__packers_sent(p);
+    }
     if (e && r->owner) r->owner->progress.sent -= at;
-    else if (!e) r->stats->weight_bytes_sent += total;
+    else if (!e) r->stats->weight_bytes_sent += at;
     return e;
 }
 
-static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
+static gn_result gn__remote_send_weight(gn__remote *r, gn__packers *p, size_t i, gn_fault *f) {
     gn__remote_weight *w = &r->weights[i];
     gn_result e = GN_OK;
     for (size_t k = 0; k < i && !w->known; k++) /* a twin was uploaded just now */
@@ -31805,7 +31996,7 @@ static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
     if (w->known) {
         r->stats->weight_bytes_known += w->slot.bytes;
         gn__remote_progress(r, 0, w->slot.bytes, 0, 0);
-    } else e = gn__remote_upload(r, w, f);
+    } else e = gn__remote_upload(r, p, w, f);
     return e ? e : gn__remote_put_slot(r, &w->slot, w->digest, f);
 }
 
@@ -31819,27 +32010,49 @@ static gn_result gn__remote_ask_some(gn__remote *r, gn__hashers *h, size_t first
     return e;
 }
 
+/* Which of the stages takes how long: where it is asked why loading takes long. */
+static void gn__remote_tell_stages(const gn__remote *r, const gn__hashers *h, const gn__packers *p, uint64_t bytes,
+                                   uint64_t sent, uint64_t us) {
+    if (bytes < GN__TOLD_WEIGHTS) return;
+    gn_logf(
+        r->log, r->log_user, GN_LOG_INFO,
+        "%s: %.2f GB of weights in %.2f s: digests %.2f s by %u threads; %.2f GB sent: read and packed %.2f s by %u "
+        "threads, encrypted and sent %.2f s; waited for pieces %.2f s, for digests and answers %.2f s",
+        r->link.info.peer, 1e-9 * (double)bytes, 1e-6 * (double)us, 1e-6 * (double)h->busy_us, h->n_threads,
+        1e-9 * (double)sent, 1e-6 * (double)p->busy_us, p->n_threads, 1e-6 * (double)p->send_us,
+        1e-6 * (double)p->wait_us, 1e-6 * (double)p->ask_us);
+}
+
 /* Brings the weights put since the last time to the server: a round trip for up to 4096 of them, one for each
    GN__HASH_ASK bytes at most, and no answer after it. */
 static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     gn__hashers h;
+    gn__packers p;
     size_t sent = 0, asked = 0;
-    uint64_t bytes = r->stats->weight_bytes_sent, more = 0, left = 0;
+    uint64_t bytes = r->stats->weight_bytes_sent, more = 0, left = 0, all = 0;
     if (r->n_weights == 0) return GN_OK;
+    uint64_t start = gn_now_us();
     uint64_t begin = gn__span_begin_seldom();
     for (size_t i = 0; i < r->n_weights; i++) {
         gn__remote_weight *w = &r->weights[i];
         if (!w->counted) more += w->slot.bytes;
         if (!w->hashed) left += w->slot.bytes;
+        all += w->slot.bytes;
         w->counted = true;
     }
     if (more) gn__remote_progress(r, more, 0, 0, 0);
     gn__hashers_begin(&h, r, left);
+    gn__packers_begin(&p, r, left > GN__HASH_ALONE);
     while (!e && sent < r->n_weights)
-        if (sent == asked) e = gn__remote_ask_some(r, &h, asked, &asked, f);
-        else if (!(e = gn__remote_send_weight(r, sent, f))) sent++;
+        if (sent == asked) {
+            uint64_t asks = gn_now_us();
+            e = gn__remote_ask_some(r, &h, asked, &asked, f);
+            p.ask_us += gn_now_us() - asks;
+        } else if (!(e = gn__remote_send_weight(r, &p, sent, f))) sent++;
+    gn__packers_end(&p);
     gn__hashers_end(&h);
+    if (!e) gn__remote_tell_stages(r, &h, &p, all, r->stats->weight_bytes_sent - bytes, gn_now_us() - start);
     gn_trace_end(GN_STAGE_UPLOAD, "weights", begin, r->stats->weight_bytes_sent - bytes, NULL);
     r->n_weights -= sent;
     if (r->n_weights > 0 && sent > 0) memmove(r->weights, r->weights + sent, r->n_weights * sizeof *r->weights);
@@ -32623,15 +32836,46 @@ typedef struct gn__held_weight {
     bool pinned; /* promised to the client */
 } gn__held_weight;
 
-typedef struct gn__hasher { /* hashes a large weight while it arrives, on a thread of its own */
-    gn__thread thread;
-    gn__mutex lock; /* of all below */
+/* at most: threads; pieces that wait for one; uploads that have such threads at one time, whose pieces are nobody's
+   memory */
+enum { GN__FILLERS = 4, GN__FILLS = 2 * GN__FILLERS, GN__FILLED_AT_ONCE = 4 };
+
+typedef struct gn__fill { /* a piece that has come and is not in its place yet */
+    gn__buf message;
+    gn__span blob; /* in it */
+    uint64_t at;
+    size_t n;
+    int element;
+    bool done;
+} gn__fill;
+
+/* A large weight while it arrives: threads unpack its pieces to where they belong, memory that nobody has touched and
+   that costs more than the bytes that go there; one more hashes what is there. */
+typedef struct gn__hasher {
+    gn__thread thread, fillers[GN__FILLERS];
+    uint32_t n_fillers, codecs; /* 0: the session's thread does that */
+    uint64_t n_fills;           /* two for each thread */
+    bool counted;               /* among those that have fillers */
+    gn__mutex lock;             /* of all below */
     gn__cond changed;
     void *hash; /* the thread's */
-    const uint8_t *data;
-    uint64_t ready, done; /* bytes that have come and that are hashed */
-    bool last, abandoned; /* nothing more comes; the rest need not be hashed */
+    uint8_t *data;
+    uint64_t ready, done;        /* bytes that are there and that are hashed */
+    uint64_t put, begun, filled; /* pieces that came; that a thread began with; that are there, without a gap */
+    bool last, abandoned;        /* nothing more comes; the rest need not be hashed */
+    uint64_t hash_us, fill_us;   /* of the threads */
+    gn_fault wrong;              /* of the first piece that is not what it should be; result GN_OK: all are */
+    gn__fill fills[GN__FILLS];
+    gn__buf extra; /* for the message that comes next */
 } gn__hasher;
+
+static gn__atomic gn__filled_now; /* uploads that have fillers */
+
+/* How long the stages of the latest weights took. receive: from the first piece of each to its last; end: until it was
+   known to be right; put: to its device. */
+typedef struct gn__stages {
+    uint64_t bytes, receive_us, fill_us, hash_us, end_us, put_us;
+} gn__stages;
 
 typedef struct gn__upload {
     gn__hasher *hasher; /* NULL: the weight is small, or there is no thread; it is hashed at the end */
@@ -32713,6 +32957,7 @@ typedef struct gn__session {
     gn__map weights; /* gn__held_weight by the weight's address */
     gn__held_weight *pinned;
     gn__upload upload;
+    gn__stages stages;
     gn__running running[GN__SERVER_QUEUE];
     size_t wants_bytes; /* of all of them */
     uint32_t n_running;
@@ -33107,22 +33352,84 @@ static void gn__hasher_main(void *arg) {
         size_t n = (size_t)GN__MIN(hasher->ready - hasher->done, (uint64_t)GN__BLOB_CHUNK);
         const uint8_t *p = hasher->data + hasher->done;
         gn__mutex_unlock(&hasher->lock);
+        uint64_t begin = gn_now_us();
         gn__net->hash_add(hasher->hash, p, n);
         gn__mutex_lock(&hasher->lock);
+        hasher->hash_us += gn_now_us() - begin;
         hasher->done += n;
         gn__cond_broadcast(&hasher->changed);
     }
     gn__mutex_unlock(&hasher->lock);
 }
 
+/* What has come of a piece, n bytes, to where it belongs. */
+static gn_result gn__fill_get(const gn__span *blob, uint8_t *to, size_t n, int element, uint32_t codecs, gn_fault *f) {
+    gn__rd r = { blob->p, blob->p + blob->n, false };
+    gn_result e = gn__blob_get(&r, to, n, element, codecs, f);
+    return !e && r.p != r.end ? gn_fail(f, GN_BAD_MESSAGE, "a piece of a weight is longer than it says") : e;
+}
+
+/* Pieces in their order by whichever thread is free; after a wrong one none is looked at. */
+static void gn__filler_main(void *arg) {
+    gn__hasher *hasher = (gn__hasher *)arg;
+    gn_fault fault;
+    gn__mutex_lock(&hasher->lock);
+    for (;;) {
+        while (hasher->begun == hasher->put && !hasher->last) gn__cond_wait(&hasher->changed, &hasher->lock);
+        if (hasher->begun == hasher->put) break;
+        gn__fill *x = &hasher->fills[hasher->begun++ % hasher->n_fills];
+        bool wanted = !hasher->wrong.result && !hasher->abandoned;
+        uint8_t *to = hasher->data + x->at;
+        gn__mutex_unlock(&hasher->lock);
+        uint64_t begin = gn_now_us();
+        gn_result e = wanted ? gn__fill_get(&x->blob, to, x->n, x->element, hasher->codecs, &fault) : GN_OK;
+        gn__mutex_lock(&hasher->lock);
+        hasher->fill_us += gn_now_us() - begin;
+        if (e && !hasher->wrong.result) hasher->wrong = fault;
+        x->done = true;
+        for (; hasher->filled < hasher->put; hasher->filled++) {
+            gn__fill *next = &hasher->fills[hasher->filled % hasher->n_fills];
+            if (!next->done) break;
+            next->done = false;
+            if (!hasher->wrong.result) hasher->ready = next->at + next->n;
+        }
+        gn__cond_broadcast(&hasher->changed);
+    }
+    gn__mutex_unlock(&hasher->lock);
+}
+
+/* As many threads as a quarter of the cores, where there are several. */
+static void gn__fillers_start(gn__hasher *hasher) {
+    uint32_t cores = gn__core_count(), most = GN__MIN(GN__MAX(cores / 4, 1u), (uint32_t)GN__FILLERS);
+    hasher->counted = cores > 1;
+    if (hasher->counted && gn__atomic_add(&gn__filled_now, 1) > GN__FILLED_AT_ONCE) {
+        gn__atomic_add(&gn__filled_now, UINT64_MAX);
+        hasher->counted = false;
+    }
+    hasher->n_fills = 2 * most;
+    for (uint64_t i = 0; i <= hasher->n_fills && hasher->counted; i++) {
+        gn__buf *b = i < hasher->n_fills ? &hasher->fills[i].message : &hasher->extra;
+        b->cap = GN__BLOB_CHUNK + GN__BLOB_INLINE;
+        b->p = (uint8_t *)gn__block_make(NULL, b->cap, true);
+        if (!b->p) return;
+    }
+    while (hasher->counted && hasher->n_fillers < most &&
+           gn__thread_start(&hasher->fillers[hasher->n_fillers], gn__filler_main, hasher))
+        hasher->n_fillers++;
+}
+
 /* NULL: there is no memory, no thread, or a network unit that hashes in one piece only. */
-static gn__hasher *gn__hasher_start(void) {
+static gn__hasher *gn__hasher_start(uint32_t codecs) {
     gn__hasher *hasher = gn__net->hash_begin ? (gn__hasher *)gn__alloc_zero(sizeof *hasher) : NULL;
     if (!hasher) return NULL;
     gn__mutex_init(&hasher->lock);
     gn__cond_init(&hasher->changed);
+    hasher->codecs = codecs;
     hasher->hash = gn__net->hash_begin();
-    if (hasher->hash && gn__thread_start(&hasher->thread, gn__hasher_main, hasher)) return hasher;
+    if (hasher->hash && gn__thread_start(&hasher->thread, gn__hasher_main, hasher)) {
+        gn__fillers_start(hasher);
+        return hasher;
+    }
     uint8_t ignored[32];
     if (hasher->hash) gn__net->hash_end(hasher->hash, ignored);
     gn__cond_deinit(&hasher->changed);
@@ -33132,7 +33439,7 @@ static gn__hasher *gn__hasher_start(void) {
 }
 
 /* `ready` bytes are at data, which stays until the next wait. */
-static void gn__hasher_feed(gn__hasher *hasher, const uint8_t *data, uint64_t ready) {
+static void gn__hasher_feed(gn__hasher *hasher, uint8_t *data, uint64_t ready) {
     gn__mutex_lock(&hasher->lock);
     hasher->data = data;
     hasher->ready = ready;
@@ -33140,31 +33447,78 @@ static void gn__hasher_feed(gn__hasher *hasher, const uint8_t *data, uint64_t re
     gn__mutex_unlock(&hasher->lock);
 }
 
-/* Until it does not look at the data. */
+/* Until nobody looks at the data. */
 static void gn__hasher_wait(gn__hasher *hasher) {
     gn__mutex_lock(&hasher->lock);
-    while (hasher->done != hasher->ready) gn__cond_wait(&hasher->changed, &hasher->lock);
+    while (hasher->filled != hasher->put || hasher->done != hasher->ready)
+        gn__cond_wait(&hasher->changed, &hasher->lock);
     gn__mutex_unlock(&hasher->lock);
 }
 
-/* The digest of all that was fed, or of nothing in particular when it is abandoned. */
-static void gn__hasher_end(gn__hasher *hasher, bool abandoned, uint8_t digest[32]) {
+/* Hands a piece over, once there is a place for it: with the memory of the message, which other memory takes the place
+   of. What the session pays for is copied from instead: as many messages at once are more than it has to have room for.
+   What was wrong with an earlier piece comes back here. */
+static gn_result gn__hasher_put(gn__hasher *hasher, gn__inbox *in, const gn__fill *piece, gn_fault *f) {
     gn__mutex_lock(&hasher->lock);
-    hasher->last = true;
-    hasher->abandoned = abandoned;
+    while (hasher->put - hasher->filled == hasher->n_fills) gn__cond_wait(&hasher->changed, &hasher->lock);
+    gn_result e = hasher->wrong.result ? gn__copy_fault(f, &hasher->wrong) : GN_OK;
+    gn__mutex_unlock(&hasher->lock);
+    if (e) return e;
+    gn__fill *x = &hasher->fills[hasher->put % hasher->n_fills];
+    gn__buf own = x->message;
+    *x = *piece;
+    gn__buf_reset(&own);
+    if (in->whole.p && !gn__block_head(in->whole.p).account) {
+        x->message = in->whole;
+        in->whole = own;
+    } else {
+        gn__put_bytes(&own, piece->blob.p, (size_t)piece->blob.n);
+        x->message = own;
+        x->blob.p = own.p;
+        if (in->whole.p && hasher->extra.p) {
+            gn__buf_deinit(&in->whole);
+            in->whole = hasher->extra;
+            memset(&hasher->extra, 0, sizeof hasher->extra);
+        }
+        if (own.failed) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a piece of a weight");
+    }
+    if (piece->blob.n < piece->n) gn__tracing.unpacked += piece->n - piece->blob.n;
+    gn__mutex_lock(&hasher->lock);
+    hasher->put++;
     gn__cond_broadcast(&hasher->changed);
     gn__mutex_unlock(&hasher->lock);
+    return GN_OK;
+}
+
+/* The digest of all that was fed, or of nothing in particular when it is abandoned or a piece was wrong: then why. */
+static gn_result gn__hasher_end(gn__hasher *hasher, bool abandoned, uint8_t digest[32], gn__stages *stages,
+                                gn_fault *f) {
+    gn__mutex_lock(&hasher->lock);
+    hasher->abandoned = abandoned;
+    while (!abandoned && hasher->filled != hasher->put) gn__cond_wait(&hasher->changed, &hasher->lock);
+    hasher->last = true;
+    gn__cond_broadcast(&hasher->changed);
+    gn__mutex_unlock(&hasher->lock);
+    for (uint32_t i = 0; i < hasher->n_fillers; i++) gn__thread_join(&hasher->fillers[i]);
     gn__thread_join(&hasher->thread);
     gn__net->hash_end(hasher->hash, digest);
+    gn_result e = hasher->wrong.result ? gn__copy_fault(f, &hasher->wrong) : GN_OK;
+    stages->hash_us += hasher->hash_us;
+    stages->fill_us += hasher->fill_us;
+    if (hasher->counted) gn__atomic_add(&gn__filled_now, UINT64_MAX);
+    for (int i = 0; i < GN__FILLS; i++) gn__buf_deinit(&hasher->fills[i].message);
+    gn__buf_deinit(&hasher->extra);
     gn__cond_deinit(&hasher->changed);
     gn__mutex_deinit(&hasher->lock);
     gn_free(hasher);
+    return e;
 }
 
 /* Frees the bytes, which nobody hashes any more. */
 static void gn__upload_free(gn__upload *u) {
     uint8_t ignored[32];
-    if (u->hasher) gn__hasher_end(u->hasher, true, ignored);
+    gn__stages none;
+    if (u->hasher) (void)gn__hasher_end(u->hasher, true, ignored, &none, NULL);
     u->hasher = NULL;
     gn_free(u->data);
     u->data = NULL;
@@ -33205,11 +33559,20 @@ static gn__weight *gn__upload_enter(gn__session *s, const uint8_t digest[32]) {
 static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     gn__upload *u = &s->upload;
     uint8_t digest[32];
-    if (u->hasher) gn__hasher_end(u->hasher, false, digest);
-    else gn__net->sha256(u->data, (size_t)u->total, digest);
+    uint64_t came = gn_now_us();
+    gn__stages *told = &s->stages;
+    gn_result e = u->hasher ? gn__hasher_end(u->hasher, false, digest, told, f) : GN_OK;
+    if (!u->hasher) gn__net->sha256(u->data, (size_t)u->total, digest);
     u->hasher = NULL;
+    told->bytes += u->total;
+    told->receive_us += came - u->begun_us;
+    told->end_us += gn_now_us() - came;
     uint64_t total = u->total; /* the upload is cleared when it ends */
     gn__session_timed(s, GN_TIMING_RECEIVE, 0, gn_now_us() - u->begun_us);
+    if (e) {
+        gn__upload_end(s);
+        return e;
+    }
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
         return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with",
@@ -33225,35 +33588,51 @@ static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     return GN_OK;
 }
 
+/* Before what needs the weights: how they came. */
+static void gn__session_tell_stages(gn__session *s) {
+    const gn__stages *x = &s->stages;
+    if (x->bytes >= GN__TOLD_WEIGHTS)
+        gn_logf(
+            s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO,
+            "session %llu: %.2f GB of weights received in %.2f s: put into place %.2f s and digests %.2f s by other "
+            "threads, waited for these %.2f s; to the device %.2f s",
+            (unsigned long long)s->id, 1e-9 * (double)x->bytes, 1e-6 * (double)x->receive_us, 1e-6 * (double)x->fill_us,
+            1e-6 * (double)x->hash_us, 1e-6 * (double)x->end_us, 1e-6 * (double)x->put_us);
+    memset(&s->stages, 0, sizeof s->stages);
+}
+
 /* Room for n bytes more: memory grows with what has come. */
 static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
     uint64_t want = u->at + n, cap = GN__MIN(u->total, GN__MAX(want, (uint64_t)u->cap * 2));
     if (u->total > s->limit) return gn__session_full(s, u->total, f);
     if (want <= u->cap) return GN_OK;
-    if (u->hasher) gn__hasher_wait(u->hasher); /* the bytes may move */
+    if (u->hasher) gn__hasher_wait(u->hasher); /* the bytes may move: what comes next has another place */
     uint8_t *data = (uint8_t *)gn_resize(u->data, (size_t)cap);
     if (!data && cap > want) data = (uint8_t *)gn_resize(u->data, (size_t)(cap = want));
     if (!data)
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
     u->data = data;
     u->cap = (size_t)cap;
+    if (u->hasher) gn__hasher_feed(u->hasher, data, u->at);
     return GN_OK;
 }
 
 /* The next n bytes of the weight. */
 static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *put, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
-    gn__rd r = { put->blob.p, put->blob.p + put->blob.n, false };
+    gn__fill piece = { { NULL, 0, 0, false }, put->blob, u->at, (size_t)n, put->element, false };
     gn_result e = gn__upload_grow(s, n, f);
-    if (e) {
+    if (!e && u->hasher && u->hasher->n_fillers) e = gn__hasher_put(u->hasher, &s->link.in, &piece, f);
+    else if (!e) {
+        e = gn__fill_get(&put->blob, u->data + u->at, (size_t)n, put->element, s->link.codecs, f);
+        if (!e && u->hasher) gn__hasher_feed(u->hasher, u->data, u->at + n);
+    }
+    if (e && e != GN_BAD_MESSAGE) {
         gn__upload_free(u);
         u->refused = true;
-        return e;
     }
-    e = gn__blob_get(&r, u->data + u->at, (size_t)n, put->element, s->link.codecs, f);
-    if (!e && u->hasher) gn__hasher_feed(u->hasher, u->data, u->at + n);
-    return !e && r.p != r.end ? gn_fail(f, GN_BAD_MESSAGE, "a piece of a weight is longer than it says") : e;
+    return e;
 }
 
 static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault *f) {
@@ -33267,7 +33646,7 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
         u->total = d.total;
         u->begun_us = gn_now_us();
         memcpy(u->digest, d.digest, 32);
-        if (u->total > GN__HASH_ALONE && u->total <= s->limit) u->hasher = gn__hasher_start();
+        if (u->total > GN__HASH_ALONE && u->total <= s->limit) u->hasher = gn__hasher_start(s->link.codecs);
     }
     bool element_ok = d.element == 1 || d.element == 2 || d.element == 4 || d.element == 8;
     if (!element_ok || d.total != u->total || d.offset != u->at || memcmp(d.digest, u->digest, 32) != 0)
@@ -33292,7 +33671,9 @@ static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x,
     if (!h) return gn_fail(f, GN_BAD_DIGEST, "no weight of this digest and of %zu bytes was uploaded", desc->bytes);
     desc->host = h->weight->data;
     uint64_t begin = gn__span_begin();
+    uint64_t put_us = gn_now_us();
     gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
+    s->stages.put_us += gn_now_us() - put_us;
     gn_trace_end(GN_STAGE_UPLOAD, "slot_put", begin, desc->bytes, s->device);
     if (e) return e;
     h->slots++;
@@ -33653,6 +34034,7 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e) return e;
+    gn__session_tell_stages(s);
     gn__session_unpin(s);
     if (d.plan == 0 || gn__map_get(&s->plans, d.plan))
         return gn_fail(f, GN_BAD_MESSAGE, "plan %u is there already, or 0", d.plan);

@@ -15785,7 +15785,10 @@ enum { COPIERS = 4, PIECE_BYTES = 2 << 20, PIECES = 2 * COPIERS, PLAIN_LEAST = 6
 typedef struct copy_job {
     struct copy_job *next;
     gn__cu_ptr device;
-    char *host;
+    char *host; /* NULL: of the file, from byte `at` on */
+    const gn_file *file;
+    uint64_t at;
+    gn_fault *fault; /* of whoever waits: where the file cannot be read */
     size_t bytes, handed_out, done;
     gn__cu_handle after;
     bool awaited, ready;
@@ -16012,19 +16015,21 @@ static void device_free(executor *x, gn__cu_ptr p, size_t bytes) {
 
 /* ---- large copies from and to plain memory ---- */
 
-/* One piece: 0, or the driver's error. Those that come down wait for the device at once. */
-static int copy_piece(struct copier *t, gn__cu_ptr device, char *host, size_t n) {
+/* One piece, n bytes from `at` on: 0, or the driver's error; *f: the file's. Those that come down wait for the device
+   at once. */
+static int copy_piece(struct copier *t, const copy_job *j, size_t at, size_t n, gn_fault *f) {
     const copiers *c = t->all;
     int i = 2 * t->at + (t->turn ^= 1);
     char *piece = c->pieces + (size_t)i * PIECE_BYTES;
-    int e = c->up ? cu.cuEventSynchronize(c->used[i]) : cu.cuMemcpyDtoHAsync(piece, device, n, c->stream);
+    int e = c->up ? cu.cuEventSynchronize(c->used[i]) : cu.cuMemcpyDtoHAsync(piece, j->device + at, n, c->stream);
     if (!e && c->up) {
-        memcpy(piece, host, n);
-        e = cu.cuMemcpyHtoDAsync(device, piece, n, c->stream);
+        if (!j->file) memcpy(piece, j->host + at, n);
+        else if (gn_file_read(j->file, j->at + at, piece, n, f) != GN_OK) return 0;
+        e = cu.cuMemcpyHtoDAsync(j->device + at, piece, n, c->stream);
     }
     if (!e) e = cu.cuEventRecord(c->used[i], c->stream);
     if (!e && !c->up) e = cu.cuEventSynchronize(c->used[i]);
-    if (!e && !c->up) memcpy(host, piece, n);
+    if (!e && !c->up) memcpy(j->host + at, piece, n);
     return e;
 }
 
@@ -16055,14 +16060,16 @@ static void *copier_main(void *self) {
             continue;
         }
         bool waits = !j->ready;
+        gn_fault fault = { .result = GN_OK };
         size_t at = j->handed_out, n = waits ? 0 : j->bytes - at < PIECE_BYTES ? j->bytes - at : PIECE_BYTES;
         if (waits) j->awaited = true;
         if (!e) e = c->error;
         j->handed_out += n;
         pthread_mutex_unlock(&c->lock);
-        if (!e) e = waits ? cu.cuEventSynchronize(j->after) : copy_piece(t, j->device + at, j->host + at, n);
+        if (!e) e = waits ? cu.cuEventSynchronize(j->after) : copy_piece(t, j, at, n, &fault);
         pthread_mutex_lock(&c->lock);
         if (e && !c->error) c->error = e;
+        if (fault.result && !j->fault->result) *j->fault = fault;
         if (waits) j->ready = true;
         j->done += n;
         bool all = j->done == j->bytes;
@@ -16110,11 +16117,11 @@ static bool copiers_ready(executor *x, copiers *c) {
     return !c->failed;
 }
 
-/* host: read by `up`, else written. The job's number; 0: no memory for it. */
-static uint64_t copiers_ask(copiers *c, gn__cu_ptr device, const void *host, size_t bytes, gn__cu_handle after) {
+/* The job's number; 0: no memory for it. */
+static uint64_t copiers_add(copiers *c, const copy_job *job) {
     copy_job *j = (copy_job *)alloc_zero(sizeof *j);
     if (!j) return 0;
-    *j = (copy_job){ .device = device, .host = (char *)host, .bytes = bytes, .after = after, .ready = !after };
+    *j = *job;
     pthread_mutex_lock(&c->lock);
     if (c->last) c->last->next = j;
     else c->first = j;
@@ -16123,6 +16130,12 @@ static uint64_t copiers_ask(copiers *c, gn__cu_ptr device, const void *host, siz
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
     return number;
+}
+
+/* host: read by `up`, else written. */
+static uint64_t copiers_ask(copiers *c, gn__cu_ptr device, const void *host, size_t bytes, gn__cu_handle after) {
+    copy_job j = { .device = device, .host = (char *)host, .bytes = bytes, .after = after, .ready = !after };
+    return copiers_add(c, &j);
 }
 
 /* Until the job of that number is done, or has failed. The driver's error, or 0. */
@@ -16235,6 +16248,40 @@ static bool same_type(gn_dtype one, const gn_shape *sa, const gn_part *p, uint32
     for (int i = 0; i < shape.rank; i++)
         if (shape.dims[i] != sa->dims[i]) return false;
     return true;
+}
+
+/* ---- pinned host memory ---- */
+
+static bool pinned_add(void *p, size_t bytes, const void *owner) {
+    pthread_mutex_lock(&pinned_blocks.lock);
+    bool ok = grow(&pinned_blocks.all, pinned_blocks.n, &pinned_blocks.cap, sizeof *pinned_blocks.all);
+    if (ok) pinned_blocks.all[pinned_blocks.n++] = (host_block){ (char *)p, bytes, owner };
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return ok;
+}
+
+/* The block at p, or, for p NULL, one of the owner's; NULL: there is none. It is known no longer. */
+static void *pinned_remove(const void *p, const void *owner) {
+    void *found = NULL;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = pinned_blocks.n; i-- > 0 && !found;) {
+        if (p ? pinned_blocks.all[i].p != (const char *)p : pinned_blocks.all[i].owner != owner) continue;
+        found = pinned_blocks.all[i].p;
+        pinned_blocks.all[i] = pinned_blocks.all[--pinned_blocks.n];
+    }
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return found;
+}
+
+static bool is_pinned(const void *p) {
+    bool is = false;
+    if (!pinned_blocks.n) return false;
+    pthread_mutex_lock(&pinned_blocks.lock);
+    for (size_t i = 0; i < pinned_blocks.n && !is; i++)
+        is = (const char *)p >= pinned_blocks.all[i].p &&
+             (const char *)p < pinned_blocks.all[i].p + pinned_blocks.all[i].bytes;
+    pthread_mutex_unlock(&pinned_blocks.lock);
+    return is;
 }
 
 /* ---- slots ---- */
@@ -16393,6 +16440,25 @@ static void slot_free(executor *x, slot *s) {
 
 enum { SLOTS_MAX = 1 << 20 };
 
+/* A large one, by several threads. */
+static gn_result slot_copy(executor *x, gn__cu_ptr mem, const gn_slot_desc *d, size_t bytes, gn_fault *f) {
+    gn_fault fault = { .result = GN_OK };
+    copy_job j = { .device = mem,
+                   .host = (char *)(uintptr_t)d->host,
+                   .file = d->file,
+                   .at = d->at,
+                   .fault = &fault,
+                   .bytes = bytes,
+                   .ready = true };
+    uint64_t number = copiers_add(&x->up, &j);
+    if (!number) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a copy to the GPU");
+    int e = copiers_wait(&x->up, number);
+    if (e) return driver_fail(x, f, e, "a copy to the GPU");
+    DRIVER(x, f, cuStreamSynchronize(x->uploads));
+    if (fault.result && f) *f = fault;
+    return fault.result;
+}
+
 static gn_result slot_fill(executor *x, gn__cu_ptr mem, const gn_slot_desc *d, size_t bytes, gn__cu_handle stream,
                            gn_fault *f) {
     if (!d->host && !d->file) {
@@ -16401,6 +16467,8 @@ static gn_result slot_fill(executor *x, gn__cu_ptr mem, const gn_slot_desc *d, s
     }
     x->stats->bytes_to_device += bytes;
     /* beside runs in flight: none of them knows this memory */
+    bool large = x->aside && bytes > PIECE_BYTES && (d->file || !is_pinned(d->host));
+    if (large && copiers_ready(x, &x->up)) return slot_copy(x, mem, d, bytes, f);
     return d->file ? slot_read(x, mem, d->file, d->at, bytes, stream, f)
                    : piece_copy(x, mem, d->host, bytes, stream, f);
 }
@@ -16488,39 +16556,7 @@ static void values_drop(executor *x, uint64_t ticket) {
     x->n_values = kept;
 }
 
-/* ---- pinned host memory ---- */
-
-static bool pinned_add(void *p, size_t bytes, const void *owner) {
-    pthread_mutex_lock(&pinned_blocks.lock);
-    bool ok = grow(&pinned_blocks.all, pinned_blocks.n, &pinned_blocks.cap, sizeof *pinned_blocks.all);
-    if (ok) pinned_blocks.all[pinned_blocks.n++] = (host_block){ (char *)p, bytes, owner };
-    pthread_mutex_unlock(&pinned_blocks.lock);
-    return ok;
-}
-
-/* The block at p, or, for p NULL, one of the owner's; NULL: there is none. It is known no longer. */
-static void *pinned_remove(const void *p, const void *owner) {
-    void *found = NULL;
-    pthread_mutex_lock(&pinned_blocks.lock);
-    for (size_t i = pinned_blocks.n; i-- > 0 && !found;) {
-        if (p ? pinned_blocks.all[i].p != (const char *)p : pinned_blocks.all[i].owner != owner) continue;
-        found = pinned_blocks.all[i].p;
-        pinned_blocks.all[i] = pinned_blocks.all[--pinned_blocks.n];
-    }
-    pthread_mutex_unlock(&pinned_blocks.lock);
-    return found;
-}
-
-static bool is_pinned(const void *p) {
-    bool is = false;
-    if (!pinned_blocks.n) return false;
-    pthread_mutex_lock(&pinned_blocks.lock);
-    for (size_t i = 0; i < pinned_blocks.n && !is; i++)
-        is = (const char *)p >= pinned_blocks.all[i].p &&
-             (const char *)p < pinned_blocks.all[i].p + pinned_blocks.all[i].bytes;
-    pthread_mutex_unlock(&pinned_blocks.lock);
-    return is;
-}
+/* ---- pinned memory for the caller ---- */
 
 static void *exec_host_alloc(void *self, size_t bytes) {
     executor *x = (executor *)self;

@@ -1,8 +1,8 @@
 /* Decoding with Llama-shaped models, batch 1, steps queued: rows of bench_gpu. Activations and caches are bf16;
  * matrices are bf16, or int8, fp8 or int4 with an f16 scale for each 128 of a row, and so is the table of embeddings,
- * which is the head too. They lie (N,K), as files have them; (K,N) in one row. Weights are random and lie in one pool of host memory at
- * places of their own, so that a model of 16 GB needs 2 GB of it, and each is uploaded once. Beside each row stands
- * what the bytes it reads take at 4.3 TB/s and its kernels at 1.5 us each. */
+ * which is the head too. They lie (N,K), as files have them; (K,N) in one row. Weights are random and lie in one pool
+ * of host memory at places of their own, so that a model of 16 GB needs 2 GB of it, and each is uploaded once. Beside
+ * each row stands what the bytes it reads take at 4.3 TB/s and its kernels at 1.5 us each. */
 #ifndef GN_DECODER_ROWS_H
 #define GN_DECODER_ROWS_H
 

@@ -422,9 +422,10 @@ static bool open_model(chat *c, const ex_place *place) {
     c->token = gn_state(c->g, GN_I64, GN_SHAPE(1), NULL, "token");
     if (penalized(set)) c->counts = gn_state(c->g, GN_I32, GN_SHAPE(1, c->of.m->config.vocab), NULL, "counts");
     if (place_weights(c)) return true;
-    fprintf(stderr, "%s needs %.2f GB for weights (%s) and %.2f GB for a context of %lld tokens\n", set->path,
-            1e-9 * (double)lm_weight_bytes(c->of.m), gn_dtype_name(c->of.m->dtype),
-            1e-9 * (double)lm_cache_bytes(c->of.m, context), (long long)context);
+    if (ex_interrupted) return false;
+    fprintf(stderr, "%s needs %.1f MB for weights (%s) and %.1f MB for a context of %lld tokens\n", set->path,
+            1e-6 * (double)lm_weight_bytes(c->of.m), gn_dtype_name(c->of.m->dtype),
+            1e-6 * (double)lm_cache_bytes(c->of.m, context), (long long)context);
     return false;
 }
 
@@ -623,5 +624,6 @@ int main(int argc, char **argv) {
     argc = take_arguments(argc, argv, &set);
     ex_operand = "[DIR|FILE.gguf] ";
     ex_parse(argc, argv, "chat runs a language model; without one it trains a small one first.", options);
+    if (set.prompt && *set.file) ex_usage(argv[0], "--prompt and --file are two prompts: give one of them");
     return set.path ? run_model(&set) : run_trained(&set);
 }

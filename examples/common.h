@@ -110,7 +110,7 @@ static inline void ex_parse(int argc, char **argv, const char *about, const ex_o
         while (o->name &&
                (len < 3 || strncmp(arg, "--", 2) || strlen(o->name) != len - 2 || strncmp(arg + 2, o->name, len - 2)))
             o++;
-        if (!o->name) ex_usage(argv[0], "unknown option '%s'", arg);
+        if (!o->name) ex_usage(argv[0], arg[0] == '-' ? "unknown option '%s'" : "'%s' is not expected here", arg);
         if (o->kind == EX_FLAG && eq) ex_usage(argv[0], "--%s takes no value", o->name);
         if (o->kind == EX_FLAG) {
             *(bool *)o->out = true;
@@ -121,7 +121,7 @@ static inline void ex_parse(int argc, char **argv, const char *about, const ex_o
         const char *value = eq ? eq + 1 : has_next ? argv[++i] : "";
         if (ex_store(o, value)) continue;
         if (o->kind == EX_BYTES) ex_usage(argv[0], "--%s takes a size such as 512M or 8G, not '%s'", o->name, value);
-        ex_usage(argv[0], "--%s takes a number from %g to %g, not '%s'", o->name, o->lo, o->hi, value);
+        ex_usage(argv[0], "--%s takes a number from %.16g to %.16g, not '%s'", o->name, o->lo, o->hi, value);
     }
 }
 

@@ -11,6 +11,7 @@ typedef struct ex_progress {
     double begin, drawn; /* when the first were sent, when the bar was drawn last */
     bool on, colour;
     gn_progress latest;
+    gn_ctx *interrupts; /* whose call a signal ends; NULL: none */
 } ex_progress;
 
 enum { EX_PROGRESS_CELLS = 24 };
@@ -42,6 +43,7 @@ static inline void ex_progress_show(void *user, const gn_progress *progress) {
     char line[256];
     double now = ex_now();
     p->latest = *progress;
+    if (p->interrupts && ex_interrupted) gn_cancel(p->interrupts);
     if (p->begin <= 0) p->begin = now;
     if (!p->on || now - p->begin < 0.3 || now - p->drawn < 0.1) return; /* what is quick needs no bar */
     ex_progress_text(line, sizeof line, progress, p->total, now - p->begin, p->colour);

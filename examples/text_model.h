@@ -266,12 +266,16 @@ static bool open_files(text_model *c, const char *program, const char *path, con
     return raw || open_template(c);
 }
 
-/* Sends the weights, some layers at a time: enough for all processors to compute digests of, and a signal interrupts
- * between them. */
+/* Sends the weights, as many as can be at a time: all processors compute digests while others are on their way. A
+ * signal ends it between two pieces. */
 static bool send_weights(const text_model *c, gn_ctx *g, ex_progress *bar) {
     bool ok = true;
-    for (int layer = -1; layer < c->m->config.layers && ok; layer += LM_SEND)
-        ok = ex_check(g, lm_send(c->m, layer, LM_SEND, NULL), "sending the weights") && !ex_interrupted;
+    bar->interrupts = g;
+    for (int layer = -1; layer < c->m->config.layers && ok; layer += LM_SEND) {
+        gn_result r = lm_send(c->m, layer, LM_SEND, NULL);
+        ok = (r == GN_CANCELLED && ex_interrupted) ? false : ex_check(g, r, "sending the weights") && !ex_interrupted;
+    }
+    bar->interrupts = NULL;
     ex_progress_end(bar);
     return ok;
 }

@@ -164,14 +164,26 @@ bad_input_is_told() {
     fails_with 'a model is the directory with all its files' "$EXAMPLES/chat" "$model/model.safetensors" --prompt x || return 1
     fails_with 'takes a text that is not empty' "$EXAMPLES/chat" "$model" --stop '' || return 1
     fails_with "dtype is f32, f16 or bf16, not 'q'" "$EXAMPLES/chat" "$model" --dtype q || return 1
+    fails_with 'two prompts: give one' "$EXAMPLES/chat" "$model" --prompt x --file "$model/config.json" || return 1
+    fails_with "'more' is not expected here" "$EXAMPLES/chat" "$model" more --prompt x || return 1
+    fails_with "from 0 to 1000000000000000, not 'x'" "$EXAMPLES/chat" "$model" --seed x || return 1
     fails_with 'File exists' "$EXAMPLES/chat" --save "$model" || return 1
     cp -r "$model" "$WORK/bad"
     sed -i 's/"<end>":256/"<end>":256,"more":257/' "$WORK/bad/tokenizer.json"
     fails_with 'the tokenizer has 258 tokens, the model.s embedding 257 rows' "$EXAMPLES/chat" "$WORK/bad" --prompt x || return 1
     truncate -s 5000 "$WORK/bad/model.safetensors"
     fails_with 'model.safetensors.*byte' "$EXAMPLES/chat" "$WORK/bad" --prompt x || return 1
+    mv "$WORK/bad/model.safetensors" "$WORK/bad/pytorch_model.bin"
+    fails_with 'pytorch_model.bin is, which is not read: save the model as safetensors' "$EXAMPLES/chat" "$WORK/bad" --prompt x || return 1
     rm "$WORK/bad/tokenizer.json"; cp "$model/model.safetensors" "$WORK/bad/"
     fails_with 'no tokenizer.json' "$EXAMPLES/chat" "$WORK/bad" --prompt x
+}
+
+# Before the first token: what is needed, and what there is.
+server_without_room_is_told_of() {
+    start_server "$WORK/small" --memory 300K || return 1
+    GENIE_HOME=$WORK/client3 fails_with 'needs 0.5 MB for weights .f32. and 0.[1-9] MB for a context of 256 tokens' "$EXAMPLES/chat" "$model" --prompt x --connect "@$WORK/small/url" || return 1
+    GENIE_HOME=$WORK/client3 fails_with 'holds [0-9]+ of the 307200 allowed' "$EXAMPLES/chat" "$model" --prompt x --connect "127.0.0.1:$server_port"
 }
 
 server_that_is_lost_ends_the_conversation() {
@@ -294,6 +306,7 @@ check chat_tells_log_probabilities log_probabilities_are_told
 check chat_quantises_when_it_loads quantised_weights_give_nearly_the_same
 check chat_explains_a_step explanation_names_the_layers
 check chat_tells_bad_input bad_input_is_told
+check chat_tells_what_it_needs_where_memory_is_short server_without_room_is_told_of
 check chat_with_a_lost_server_ends server_that_is_lost_ends_the_conversation
 check chat_ends_by_a_signal signal_ends_the_wait_for_a_line
 if has python3; then check chat_on_a_terminal_edits_and_recalls terminal_edits_recalls_and_interrupts

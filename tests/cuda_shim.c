@@ -978,10 +978,10 @@ API int nvrtcDestroyProgram(void **handle) {
 
 /* After the kernels a function for each that takes its arguments as the driver does. */
 static void write_calls(FILE *f, const char *source) {
-    static const char before[] = "__launch_bounds__(256";
+    static const char before[] = "__launch_bounds__(";
     for (const char *s = strstr(source, before); s; s = strstr(s, before)) {
-        s = strchr(s, ' ') + 1;
-        s += *s >= '2' && *s <= '9' ? 3 : 0; /* (256, 2) */
+        s = strchr(s, ')') + 1;
+        s += strspn(s, " ");
         int n = (int)strcspn(s, "(");
         fprintf(f,
                 "extern \"C\" { void %.*s__call(void **p) { shim_call(%.*s, p); } int %.*s__params = "

@@ -408,7 +408,7 @@ TEST(safetensors_in_shards_are_one_set_of_tensors) {
           NULL },
         { "{\"weight_map\":{\"a\":\"s2.safetensors\",\"b\":\"s2.safetensors\"}}", "not in" },
         { "{\"weight_map\":{\"c\":\"s1.safetensors\"}}", "not in" },
-        { "{\"weight_map\":{\"a\":\"none.safetensors\"}}", "none.safetensors: No such file" },
+        { "{\"weight_map\":{\"a\":\"none.safetensors\"}}", "none.safetensors: No such file or directory, which " },
         { "{\"weight_map\":{\"a\":\"../s1.safetensors\"}}", "beside the index" },
         { "{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "beside the index" },
         { "{\"weight_map\":{\"a\":\"..\"}}", "beside the index" },

@@ -8,11 +8,12 @@
 #
 # DEVICE=cuda:0 runs them; cpu is for trials. SMALLER=N divides heads, layers, MLP and vocabulary by N; then there are no rows beside.
 # MODELS=DIR holds the files: /dev/shm where it has room, else TMPDIR (then the disk may be what is timed). TOKENS=N an answer (256), AHEAD=N steps under way (16), SLOTS=N of
-# serve_text (32). NOISE=0: bell-shaped weights, which compression shortens; otherwise bits are drawn evenly. The table comes last.
+# serve_text (32). NOISE=0: bell-shaped weights, which compression shortens; otherwise bits are drawn evenly. The table comes last;
+# in it stands what client and server say about the stages of loading: who of them waits is not what bounds.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 scratch=$(mktemp -d)
-server='' failed=0 table=()
+server='' failed=0 serve_lines=0 table=()
 device=${DEVICE:-cuda:0} smaller=${SMALLER:-1} tokens=${TOKENS:-256} ahead=${AHEAD:-16} slots=${SLOTS:-32}
 export GENIE_CACHE=${GENIE_CACHE:-$scratch/cache} GENIE_HOME=$scratch/client
 (umask 077; mkdir -p "$GENIE_CACHE")
@@ -64,7 +65,7 @@ find_folder() {
 }
 
 start_server() {
-    GENIE_HOME=$scratch/server "$(program genie_serve)" --listen 127.0.0.1:0 --devices "$device" --memory 48G --url-file "$scratch/url" \
+    GENIE_HOME=$scratch/server "$(program genie_serve)" --verbose --listen 127.0.0.1:0 --devices "$device" --memory 48G --url-file "$scratch/url" \
         >"$scratch/serve" 2>&1 &
     server=$!
     local i
@@ -82,6 +83,14 @@ queued_row() {
     run "$1" "$(program bench_gpu)" --device "$device" --json --only "$row" || return 0
     queued=$(of "1e6 / $(sed -n "s/.*\"name\":\"$row\"[^}]*\"value\":\([0-9.e+]*\).*/\1/p" "$scratch/out" | tail -n 1)")
     add "$1" "bench_gpu $row" "$queued" tokens/s ""
+}
+
+# What the two ends told since about the stages of loading, as rows.
+stages() {
+    local line
+    while read -r line; do add "$1" "$line" '' '' ''; done < <(grep -ohE '[0-9.]+ GB of weights .*' "$scratch/errors")
+    while read -r line; do add "$1" "server: $line" '' '' ''; done < <(tail -n "+$((serve_lines + 1))" "$scratch/serve" | grep -oE '[0-9.]+ GB of weights .*')
+    serve_lines=$(wc -l <"$scratch/serve")
 }
 
 # answer SHAPE LABEL OPTION ...: one answer of chat, as rows of loading and decoding. The prompt is as long as the past of the rows is on average.
@@ -129,8 +138,12 @@ model() {
     serve_many "$name" ''
     batch_row "$name"
     unset GENIE_DEVICES
+    export GENIE_LOG=info
     answer "$name" "through TLS" --connect "@$scratch/url"
+    stages "$name"
     answer "$name" "through TLS, second client" --connect "@$scratch/url"
+    stages "$name"
+    unset GENIE_LOG
     rm -rf "${folder:?}/$name"
 }
 

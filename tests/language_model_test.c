@@ -621,7 +621,8 @@ TEST(configuration_that_is_not_read_is_refused_by_its_name) {
                    "model.embed_tokens.weight has shape (96, 32); a qwen2 of this configuration has (96, 40)");
     refused_config(&x, "\"hidden_size\":32", "\"hidden_size\":-1", "hidden_size is -1");
     refused_config(&x, "\"hidden_size\":32", "\"hidden_size\":32.5", "not a whole number");
-    refused_config(&x, "\"hidden_size\":32,", "", "the number of its width is missing");
+    refused_config(&x, "\"hidden_size\":32,", "",
+                   "hidden_size (or n_embd) is missing (embedding_length in a GGUF file)");
     refused_config(&x, "\"num_hidden_layers\":2", "\"num_hidden_layers\":1", "layer_types has 2 entries for 1 layers");
     refused_config(&x, "\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "cannot share");
     refused_config(&x, "\"hidden_act\"", "\"quantization_config\":{\"quant_method\":\"gptq\"},\"hidden_act\"",

@@ -951,6 +951,99 @@ TEST(weights_hashed_by_several_threads_have_their_own_digests) {
     gn_server_close(s);
 }
 
+/* Pieces of a large weight are put into place by threads: what is wrong with one ends the session, with what it is. */
+TEST(a_wrong_piece_of_a_large_weight_ends_the_session) {
+    enum { WRONG = 3, PIECES = 6 };
+    const size_t chunk = GN__BLOB_CHUNK, total = PIECES * chunk;
+    uint8_t *bytes = (uint8_t *)calloc(1, total), *wire = (uint8_t *)calloc(1, chunk + 16), digest[32] = { 7 };
+    const struct {
+        uint8_t codec;
+        size_t stored, n; /* what the head says; bytes after it */
+        const char *why;
+    } wrong[] = { { 0, chunk, chunk + 1, "longer than it says" },
+                  { 0, chunk, chunk - 1, "truncated" },
+                  { 9, chunk, chunk, "unknown codec" } };
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    for (size_t i = 0; i < GN__LENGTH(wrong); i++) {
+        raw *r = raw_open(s, "a");
+        raw_pieces(r, 2, digest, bytes, total, 0, WRONG);
+        wire[0] = wrong[i].codec;
+        for (int k = 0; k < 4; k++) wire[1 + k] = (uint8_t)(wrong[i].stored >> 8 * k);
+        raw_weight_piece(r, 20, digest, total, WRONG * chunk, wire, wrong[i].n + 5);
+        for (size_t k = WRONG + 1; k < PIECES; k++) raw_pieces(r, 20 + (uint32_t)k, digest, bytes, total, k, k + 1);
+        gn__msg m = { 0, 0, NULL, 0, 0 };
+        gn__msg_error d;
+        gn_fault f;
+        char text[400] = "";
+        CHECK_RESULT(raw_receive(r, &m), GN_OK);
+        if (!CHECK_INT(m.id, GN__MSG_ERROR)) break;
+        CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &d, &f), GN_OK);
+        gn__span_text(&d.text, text, sizeof text);
+        CHECK(d.fatal && d.result == GN_BAD_MESSAGE && m.request >= 20);
+        if (!strstr(text, wrong[i].why)) test_fail(__FILE__, __LINE__, "the error is: %s", text);
+        raw_close(r);
+        check_alive(s);
+    }
+    gn_server_close(s);
+    free(wire);
+    free(bytes);
+}
+
+static void keep_stages(void *user, gn_log_level level, const char *text) {
+    if (level == GN_LOG_INFO && strstr(text, "GB of weights")) snprintf((char *)user, 512, "%s", text);
+}
+
+/* Pieces are packed by threads, in whatever order they end, and sent in theirs; also more pieces than fit at once, and
+   weights of a last piece that travels as it is. Both ends tell what took how long. */
+TEST(weights_packed_by_several_threads_arrive_whole) {
+    enum { W = 3, N = (21 << 18) + 500 }; /* 21 MiB and 2,000 bytes */
+    char sent[512] = "", received[512] = "";
+    gn_server *s = open_server((gn_server_desc){ .log = keep_stages, .log_user = received });
+    int32_t *host = (int32_t *)malloc((size_t)W * N * 4);
+    for (size_t i = 0; i < (size_t)W * N; i++) host[i] = (int32_t)(i * 2654435761u >> 13) % (i / N ? 1000 : 1 << 19);
+    for (uint32_t threads = 1; threads <= 8; threads += 7) {
+        gn_ctx *g = open_client(s, threads > 1 ? "a" : "b",
+                                (gn_desc){ .threads = threads, .log = keep_stages, .log_user = sent });
+        for (size_t w = 0; w < W; w++) {
+            int32_t *back = (int32_t *)malloc((size_t)N * 4);
+            gn_tensor t = gn_weight(g, GN_I32, GN_SHAPE(N), host + w * N, "w");
+            CHECK_RESULT(gn_read(gn_add(t, t), back, (size_t)N * 4), GN_OK);
+            int64_t different = 0;
+            for (size_t i = 0; i < N; i++) different += back[i] != 2 * host[w * N + i];
+            CHECK_INT(different, 0);
+            free(back);
+        }
+        gn_stats x = client_stats(g);
+        CHECK_INT(x.weight_bytes_sent, (uint64_t)W * N * 4);
+        CHECK(x.packed_bytes_up < x.tensor_bytes_up);
+        CHECK(strstr(sent, threads > 1 ? "0.02 GB sent: read and packed" : " by 0 threads, encrypted and sent") !=
+              NULL);
+        gn_close(g);
+    }
+    gn_server_close(s); /* its threads write to `received` until here */
+    CHECK(strstr(received, ": 0.02 GB of weights received in ") && strstr(received, "to the device "));
+    free(host);
+}
+
+/* One that takes as long as all others of a thread is not left to the end, where the other threads wait for it. */
+TEST(the_largest_weights_are_hashed_first) {
+    gn__remote_weight w[6];
+    const size_t mib[6] = { 5, 1, 90, 5, 300, 5 };
+    const int order[6] = { 2, 4, 0, 1, 3, 5 };
+    gn__hashers h;
+    memset(w, 0, sizeof w);
+    memset(&h, 0, sizeof h);
+    for (int i = 0; i < 6; i++) w[i].slot.bytes = mib[i] << 20;
+    h.w = w;
+    h.n = 6;
+    h.large = 50 << 20;
+    for (int i = 0; i < 6; i++) CHECK(gn__hashers_next(&h) == &w[order[i]]);
+    CHECK(gn__hashers_next(&h) == NULL);
+    const size_t sent[6] = { 5, 1, 5, 5, 90, 300 }; /* and are sent last */
+    gn__weights_order(w, 6, h.large);
+    for (int i = 0; i < 6; i++) CHECK_INT(w[i].slot.bytes, sent[i] << 20);
+}
+
 /* Sends that only fill the system's buffers tell nothing; those behind them do. */
 TEST(sends_tell_what_a_byte_costs) {
     gn__link l;
@@ -3310,6 +3403,9 @@ static const test_entry tests[] = {
     TEST_ENTRY(an_upload_may_begin_again),
     TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
     TEST_ENTRY(weights_hashed_by_several_threads_have_their_own_digests),
+    TEST_ENTRY(a_wrong_piece_of_a_large_weight_ends_the_session),
+    TEST_ENTRY(weights_packed_by_several_threads_arrive_whole),
+    TEST_ENTRY(the_largest_weights_are_hashed_first),
     TEST_ENTRY(sends_tell_what_a_byte_costs),
     TEST_ENTRY(weight_pieces_out_of_place_are_refused),
     TEST_ENTRY(weight_store_is_bounded),

@@ -170,7 +170,7 @@ typedef enum lm_kind { LM_WEIGHTS, LM_STATES } lm_kind;
 /* Makes gn_weights of the tensors, which borrow the files' memory, or gn_states, which can be trained. False: out of
    memory, or a file became shorter. Weights are sent when they are first used. */
 bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]);
-enum { LM_SEND = 4 };
+enum { LM_SEND = 128 };
 /* Sends the weights of n layers from `first` on, LM_SEND at most, to where they will be used; -1 counts as a layer:
    those outside the layers. *out_bytes (may be NULL): how many that were. Not needed, but a program that calls it again
    and again can tell how far it is. */
@@ -803,6 +803,7 @@ typedef struct lm__field {
     double lo, hi;
 } lm__field;
 
+enum { LM__NEEDED = 4 }; /* the first of them: no model is without */
 #define LM__INT(name) offsetof(lm_config, name), false
 #define LM__REAL(name) offsetof(lm_config, name), true
 static const lm__field lm__fields[] = {
@@ -1175,12 +1176,13 @@ static bool lm__config_gguf(lm_model *m, char error[LM_ERROR]) {
 
 /* What follows from the numbers, and whether they go together. */
 static bool lm__config_finish(lm_config *c, char error[LM_ERROR]) {
-    const struct {
-        const char *name;
-        int64_t value;
-    } needed[] = { { "vocabulary", c->vocab }, { "width", c->dim }, { "layers", c->layers }, { "heads", c->heads } };
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (needed[i].value <= 0) return lm__fail(error, "the number of its %s is missing", needed[i].name);
+    for (int i = 0; i < LM__NEEDED; i++) {
+        const lm__field *f = &lm__fields[i];
+        const char *other = f->json[1];
+        if (*(const int64_t *)(const void *)((const char *)c + f->at) > 0) continue;
+        return lm__fail(error, "%s%s%s%s is missing (%s in a GGUF file)", f->json[0], other ? " (or " : "",
+                        other ? other : "", other ? ")" : "", f->gguf[0]);
+    }
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->head_dim) c->head_dim = c->dim / c->heads;
     if (!c->inner) c->inner = 4 * c->dim;

@@ -188,7 +188,11 @@ static uint64_t st__le64(const uint8_t *p) {
 static bool st__open_header(safetensors *s, st__shard *f) {
     json_limits limits = { .bytes = ST__HEADER, .depth = 4, .repeated_names = true };
     json_error why;
-    if (!mapping_open(&f->map, f->path, s->error, SAFETENSORS_ERROR)) return false;
+    if (!mapping_open(&f->map, f->path, s->error, SAFETENSORS_ERROR)) {
+        size_t n = strlen(s->error);
+        if (*s->index_path) snprintf(s->error + n, SAFETENSORS_ERROR - n, ", which %.200s names", s->index_path);
+        return false;
+    }
     uint64_t size = f->map.size, header = size >= 8 ? st__le64(f->map.data) : 0;
     if (size < 8)
         return st__fail(s->error, "%s: %" PRIu64 " bytes are too few for a length and a header", f->path, size);
@@ -491,6 +495,24 @@ static bool st__ends_with(const char *text, const char *end) {
     return n >= m && !strcmp(text + n - m, end);
 }
 
+/* Says what lies in a directory without files of this kind, if it is one of those that are known. */
+static bool st__others(safetensors *s, const char *path, const char *const names[2]) {
+    static const char *const others[] = { "pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+                                          "flax_model.msgpack", "consolidated.00.pth" };
+    char place[ST__PATH];
+    struct stat info;
+    st__fail(s->error, "%.200s: neither %s nor %s is in this directory", path, names[1], names[0]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        size_t n = strlen(s->error);
+        snprintf(place, sizeof place, "%.4050s/%s", path, others[i]);
+        if (stat(place, &info)) continue;
+        snprintf(s->error + n, SAFETENSORS_ERROR - n, "; %s is, which is not read: save the model as safetensors",
+                 others[i]);
+        break;
+    }
+    return false;
+}
+
 /* What to open for `path`: an index or a file. */
 static bool st__locate(safetensors *s, const char *path) {
     static const char *const names[2] = { "model.safetensors.index.json", "model.safetensors" };
@@ -508,7 +530,7 @@ static bool st__locate(safetensors *s, const char *path) {
         if (stat(place, &info)) continue;
         return st__locate(s, place);
     }
-    return st__fail(s->error, "%s: neither %s nor %s is in this directory", path, names[1], names[0]);
+    return st__others(s, path, names);
 }
 
 safetensors *safetensors_open(const char *path, char error[SAFETENSORS_ERROR]) {
