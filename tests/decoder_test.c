@@ -10,10 +10,10 @@
 
 #include "numbers.h"
 
-static gn_ctx *gpu, *ranked, *cpu;            /* ranked: products of one row by other forms of their kernel */
+static gn_ctx *gpu, *cpu;
 static bool reads_products, has_tensor_cores; /* of 16 bits, for products of several rows */
 
-enum { LAYERS = 2, MOST_LEAVES = 64, MOST_KERNELS = 5, PLACES = 40, FORMS = 4 };
+enum { LAYERS = 2, MOST_LEAVES = 64, MOST_KERNELS = 5, PLACES = 40 };
 
 typedef enum norm_place { NORM_PRE, NORM_POST, NORM_SANDWICH, NORM_PARALLEL, NORM_PLACES } norm_place;
 typedef enum norm_kind { NORM_LAYER, NORM_RMS, NORM_RMS_FORMULA, NORM_RMS_1P, NORM_KINDS } norm_kind;
@@ -25,6 +25,7 @@ typedef struct block {
     norm_place place;
     norm_kind kind;
     int act, turned; /* elements of a head that rotary embedding turns */
+    int quant;       /* format of the matrices, or -1 */
     bool bias, gated, across, one_qkv, qk_norm, interleaved;
 } block;
 
@@ -77,8 +78,35 @@ static gn_tensor normed(leaves *w, gn_tensor x, int64_t n, norm_kind kind) {
     return gn_mul(gn_cast(gn_mul(wide, by), w->d), gain);
 }
 
+/* Bytes of all values but FP8's NaN. */
+static gn_tensor quant_data(leaves *w, int64_t rows, int64_t bytes) {
+    uint8_t *p = malloc((size_t)(rows * bytes));
+    for (int64_t i = 0; i < rows * bytes; i++) p[i] = (uint8_t)drawn(&w->s, 0, 255);
+    for (int64_t i = 0; i < rows * bytes && w->b->quant == GN_QUANT_FP8_E4M3; i++) p[i] ^= (p[i] & 127) == 127;
+    if (w->n == MOST_LEAVES) abort();
+    w->data[w->n] = p;
+    return w->slots[w->n++] = gn_weight(w->g, GN_U8, GN_SHAPE(rows, bytes), p, "quantised");
+}
+
+/* (n, k) in the block's format, of numbers as large as those of other matrices. */
+static gn_tensor quantised(leaves *w, gn_tensor x, int64_t k, int64_t n, gn_tensor bias) {
+    enum { GROUP = 32 };
+    const gn_quant f = (gn_quant)w->b->quant;
+    double largest = f == GN_QUANT_FP8_E4M3 ? 224
+                     : f == GN_QUANT_INT4   ? 8
+                                            : 128,
+           middle = sqrt(3.0 / (double)k) / largest;
+    gn_quantized q = { .format = f, .data = quant_data(w, n, f == GN_QUANT_INT4 ? k / 2 : k), .rows = 1 };
+    q.scales = leaf(w, GN_SHAPE(n, k / GROUP), middle, middle / 2, false);
+    if (w->d != GN_F64) return gn_linear_quantized(x, q, bias);
+    q.scales = gn_cast(q.scales, GN_F32);
+    gn_tensor y = gn_matmul(x, gn_transpose(gn_cast(gn_dequantize(q, GN_F32), GN_F64), 0, 1));
+    return w->b->bias ? gn_add(y, bias) : y;
+}
+
 static gn_tensor linear(leaves *w, gn_tensor x, int64_t k, int64_t n) {
     double spread = sqrt(3.0 / (double)k);
+    if (w->b->quant >= 0) return quantised(w, x, k, n, w->b->bias ? leaf(w, GN_SHAPE(n), 0, 0.2, false) : GN_NONE);
     gn_tensor m = w->b->across ? gn_transpose(leaf(w, GN_SHAPE(n, k), 0, spread, false), 0, 1)
                                : leaf(w, GN_SHAPE(k, n), 0, spread, false);
     gn_tensor y = w->b->bias ? gn_linear(x, m, leaf(w, GN_SHAPE(n), 0, 0.2, false)) : gn_matmul(x, m);
@@ -207,6 +235,14 @@ static block draw_block(void) {
     b.one_qkv = test_random_int(0, 2) == 0;
     b.qk_norm = test_random_int(0, 2) == 0;
     b.interleaved = test_random_int(0, 3) == 0;
+    b.quant = -1;
+    if (b.batch > 1 || test_random_int(0, 2)) return b;
+    static const int quants[] = { GN_QUANT_INT8, GN_QUANT_INT4, GN_QUANT_FP8_E4M3 };
+    b.quant = quants[test_random_int(0, 2)];
+    b.head = (b.head + 31) / 32 * 32;
+    b.turned = b.turned ? (int)b.head : 0;
+    b.dim = 64 * test_random_int(1, 20);
+    b.inner = 64 * test_random_int(1, 20);
     return b;
 }
 
@@ -218,12 +254,12 @@ static void describe(const block *b, char *out, size_t size) {
     };
     snprintf(out, size,
              "block %016" PRIx64 ": %s, batch %lld, width %lld, %lld heads of %lld, %lld of keys, inner %lld%s, %s %s, "
-             "activation %d, %d turned%s%s%s%s%s",
+             "activation %d, %d turned%s%s%s%s%s, format %d",
              b->seed, gn_dtype_name(b->d), (long long)b->batch, (long long)b->dim, (long long)b->heads,
              (long long)b->head, (long long)b->groups, (long long)b->inner, b->gated ? " gated" : "", places[b->place],
              kinds[b->kind], b->act, b->turned, b->interleaved ? " as neighbours" : "", b->bias ? ", biases" : "",
              b->across ? ", weights across" : "", b->one_qkv ? ", one product of q, k and v" : "",
-             b->qk_norm ? ", q and k normed" : "");
+             b->qk_norm ? ", q and k normed" : "", b->quant);
 }
 
 /* The same bits when each product's result is read before the next is asked for: the order of a sum is by its shape,
@@ -239,28 +275,6 @@ static void check_cut(const block *b, const double *whole, const char *what) {
     for (size_t i = 0; i < n && r == GN_OK; i++) other += memcmp(&cut[i], &whole[i], sizeof *cut) != 0;
     if (other) test_fail(__FILE__, __LINE__, "%s: %zu of %zu differ when products are read", what, other, n);
     free(cut);
-}
-
-/* The same bits, tokens and number of kernels by another form of the products of one row: only time may choose among
-   them. */
-static void check_form(const block *b, const double *whole, const int64_t *tokens, uint64_t kernels, const char *what) {
-    size_t n = (size_t)(b->batch * b->dim), other = 0;
-    double *got = malloc(sizeof *got * n);
-    int64_t drawn_tokens[8];
-    uint64_t ran[2];
-    char rank[12];
-    snprintf(rank, sizeof rank, "%d", 1 + (int)(b->seed % FORMS));
-    setenv("GENIE_CUDA_RANK", rank, 1);
-    gn_result r = run_block(ranked, b, b->d, LAYERS, got, NULL, &ran[0]),
-              r2 = run_block(ranked, b, b->d, LAYERS, NULL, drawn_tokens, &ran[1]);
-    unsetenv("GENIE_CUDA_RANK");
-    if (r != GN_OK || r2 != GN_OK)
-        test_fail(__FILE__, __LINE__, "%s: form %s: %s", what, rank, gn_last_error(ranked)->text);
-    for (size_t i = 0; i < n && r == GN_OK; i++) other += memcmp(&got[i], &whole[i], sizeof *got) != 0;
-    if (other) test_fail(__FILE__, __LINE__, "%s: form %s: %zu of %zu differ", what, rank, other, n);
-    if (ran[1] != kernels || memcmp(drawn_tokens, tokens, sizeof *tokens * (size_t)b->batch))
-        test_fail(__FILE__, __LINE__, "%s: form %s: other tokens, or %d kernels", what, rank, (int)ran[1]);
-    free(got);
 }
 
 /* f32 sums of few columns have more lanes: such products of one row do not share a kernel. Of several rows those do,
@@ -298,7 +312,6 @@ static void check_block(const block *b) {
         test_fail(__FILE__, __LINE__, "%s: a layer takes %llu kernels, %d are enough", what,
                   (unsigned long long)(kernels[2] - kernels[1]), (int)most);
     check_cut(b, got, what);
-    check_form(b, got, tokens, kernels[2], what);
     free(want);
     free(got);
 }
@@ -337,7 +350,6 @@ int main(int argc, char **argv) {
     test_begin(argc, argv);
     if (getenv("GENIE_TEST_PROGRAMS")) n_programs = atoi(getenv("GENIE_TEST_PROGRAMS"));
     gpu = gn_open(&(gn_desc){ .devices = device });
-    ranked = gn_open(&(gn_desc){ .devices = device });
     cpu = gn_open(&(gn_desc){ .devices = "cpu" });
     gn_device_info info;
     const char *sm = gn_get_device(gpu, &info) == GN_OK ? strstr(info.identity, "sm_") : NULL;
@@ -349,7 +361,6 @@ int main(int argc, char **argv) {
         test_close();
     }
     gn_close(gpu);
-    gn_close(ranked);
     gn_close(cpu);
     return test_end();
 }

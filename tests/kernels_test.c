@@ -437,6 +437,22 @@ static void make_rows(gn_ctx *g, gn_dtype d, int64_t n) {
     make(gn_sum(x, GN_AXES(0), false));
     CHECK_RESULT(gn_step(g), GN_OK);
 }
+/* A product, two whose columns meet, and one that ends with the best. */
+static void make_quantised_products(gn_ctx *g, gn_tensor x, int64_t n, int64_t k) {
+    static const gn_quant formats[] = { GN_QUANT_INT8, GN_QUANT_INT4, GN_QUANT_FP8_E4M3 };
+    for (int f = 0; f < TEST_COUNT(formats); f++) {
+        gn_quantized q[2];
+        for (int i = 0; i < 2; i++) {
+            q[i] = (gn_quantized){ .format = formats[f],
+                                   .data = unread(g, GN_U8, GN_SHAPE(n, formats[f] == GN_QUANT_INT4 ? k / 2 : k)) };
+            q[i].scales = unread(g, GN_F16, GN_SHAPE(n, k / 128));
+        }
+        make(gn_linear_quantized(x, q[0], GN_NONE));
+        make(gn_mul(gn_silu(gn_linear_quantized(x, q[0], GN_NONE)), gn_linear_quantized(x, q[1], GN_NONE)));
+        make(gn_argmax(gn_linear_quantized(x, q[0], GN_NONE), GN_AXES(1), false));
+    }
+}
+
 static void make_products(gn_ctx *g, gn_dtype d, int64_t k) {
     static const int64_t widths[] = { 768, 50257 };
     for (int i = 0; i < TEST_COUNT(widths); i++) {
@@ -444,6 +460,14 @@ static void make_products(gn_ctx *g, gn_dtype d, int64_t k) {
         make(gn_linear(x, unread(g, d, GN_SHAPE(k, widths[i])), b));
         make(gn_matmul(x, gn_transpose(unread(g, d, GN_SHAPE(widths[i], k)), 0, 1)));
         make(gn_matmul(gn_rmsnorm(x, unread(g, d, GN_SHAPE(k)), 1e-5), unread(g, d, GN_SHAPE(k, widths[i]))));
+        for (int across = 0; across < 2; across++) { /* two matrices whose columns meet */
+            gn_tensor w[2];
+            for (int q = 0; q < 2; q++)
+                w[q] = across ? gn_transpose(unread(g, d, GN_SHAPE(widths[i], k)), 0, 1)
+                              : unread(g, d, GN_SHAPE(k, widths[i]));
+            make(gn_mul(gn_silu(gn_matmul(x, w[0])), gn_matmul(x, w[1])));
+        }
+        if (d == GN_BF16 && k > 4096) make_quantised_products(g, x, widths[i], k);
         CHECK_RESULT(gn_step(g), GN_OK);
     }
 }
@@ -507,11 +531,6 @@ static void sums_of_rows_and_products_stay_in_registers(void) {
         for (int i = 0; i < TEST_COUNT(lengths); i++) {
             make_rows(g, dtypes[d], lengths[i]);
             make_products(g, dtypes[d], lengths[i]);
-            char form[12]; /* of products of one row, with weights in a ring of shared memory */
-            snprintf(form, sizeof form, "%d", 1 + 2 * d + i);
-            setenv("GENIE_CUDA_RANK", form, 1);
-            make_products(g, dtypes[d], lengths[i]);
-            unsetenv("GENIE_CUDA_RANK");
         }
     }
     gn_close(g);
