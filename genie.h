@@ -472,7 +472,8 @@ typedef struct gn_desc {
     gn_policy policy;     /* with several devices */
     uint32_t deadline_ms; /* longest silence of a server, 0: 30,000 */
     uint32_t max_nodes;   /* most nodes of one step, 0: 2^21 */
-    uint32_t threads;     /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
+    uint32_t threads;     /* of the CPU executor, 0: all cores ($GENIE_THREADS). On Linux, one that wakes on the core of
+                             who called moves to another that it may run on; the system may move it back */
     uint64_t seed;        /* of gn_random_*; equal seeds give equal numbers */
     bool strict;          /* fallbacks are errors, not counted events (GN_STRICT); so is an absent device of several
                              (GN_NO_DEVICE) */
@@ -3315,6 +3316,9 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #endif
 
 #ifndef GN_MALLOC /* override all three or none; realloc(NULL, n) and free(NULL) must work */
@@ -3964,6 +3968,35 @@ static uint32_t gn__core_count(void) {
 #endif
 }
 
+/* The core that this thread runs on at the moment; -1 where the system does not tell. */
+static int gn__core_now(void) {
+#ifdef __linux__
+    extern int sched_getcpu(void); /* <sched.h> shows it under _GNU_SOURCE alone */
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+GN__COLD_BEGIN
+/* This thread goes on on another of the cores that it may run on, if there is one; it may be moved back at any time. */
+static void gn__core_leave(int core) {
+#ifdef __linux__
+    unsigned long mask[128], others = 0;
+    unsigned bits = 8 * sizeof *mask, word = (unsigned)core / bits;
+    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask); /* of the mask, as the system has it */
+    if (bytes < 0 || word >= (size_t)bytes / sizeof *mask || !(mask[word] >> (unsigned)core % bits & 1)) return;
+    mask[word] ^= 1ul << (unsigned)core % bits;
+    for (size_t i = 0; i < (size_t)bytes / sizeof *mask; i++) others |= mask[i];
+    if (!others || syscall(SYS_sched_setaffinity, 0, (size_t)bytes, mask) != 0) return;
+    mask[word] ^= 1ul << (unsigned)core % bits;
+    (void)syscall(SYS_sched_setaffinity, 0, (size_t)bytes, mask);
+#else
+    (void)core;
+#endif
+}
+GN__COLD_END
+
 /* Seconds that all threads of this process have computed; 0 where the system does not tell finely enough. */
 static double gn__cpu_seconds(void) {
 #ifdef CLOCK_PROCESS_CPUTIME_ID
@@ -4149,6 +4182,7 @@ typedef struct gn__pool {
     gn__atomic next;
     int64_t total, grain;
     uint32_t joined;  /* threads that came to the current round */
+    int core;         /* where the caller began it; -1: not known */
     bool light;       /* what runs now is known to take less than waking: threads that sleep sleep on */
     uint64_t work_us; /* what the rounds took since the caller set it to 0, added up over threads */
     bool invariant;   /* a row's numbers do not depend on how many there are: gn_desc.batch_invariant */
@@ -4193,6 +4227,16 @@ static void gn__pool_alone(const gn__pool *p, gn__job_fn fn, void *arg, int64_t 
         fn(arg, begin, GN__MIN(begin + piece, total));
 }
 
+/* A woken thread may be put on the core of who woke it, and left there for as long as both compute: it goes elsewhere
+   before it joins. Where it has to wait for its turn there, it is late, and not waited for. */
+static void gn__pool_spread(gn__pool *p) {
+    int core = p->core;
+    if (core < 0 || gn__core_now() != core) return;
+    gn__mutex_unlock(&p->lock);
+    gn__core_leave(core);
+    gn__mutex_lock(&p->lock);
+}
+
 static void gn__pool_main(void *arg) {
     gn__pool *p = (gn__pool *)arg;
     for (uint64_t seen = 0;;) {
@@ -4201,6 +4245,7 @@ static void gn__pool_main(void *arg) {
         p->asleep++;
         while (!ready && gn__atomic_load(&p->round) == seen) gn__cond_wait(&p->wake, &p->lock);
         p->asleep--;
+        gn__pool_spread(p);
         seen = gn__atomic_load(&p->round);
         bool joins = p->open, quits = gn__atomic_load(&p->quit) != 0;
         gn__job_fn fn = p->fn;
@@ -4239,6 +4284,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     gn__cond_init(&p->wake);
     gn__cond_init(&p->done);
     p->isa = gn__isa_pick();
+    p->core = -1;
     if (threads <= 1) return true;
     p->threads = (gn__thread *)gn_alloc((threads - 1) * sizeof *p->threads);
     if (!p->threads) {
@@ -4261,6 +4307,7 @@ static bool gn__pool_begin(gn__pool *p, int64_t total, int64_t grain, gn__job_fn
         p->grain = grain;
         p->open = true;
         p->joined = 0;
+        p->core = gn__core_now();
         gn__atomic_store(&p->next, 0);
         gn__atomic_add(&p->round, 1);
         if (p->asleep && !p->light) gn__cond_broadcast(&p->wake);
@@ -9960,6 +10007,7 @@ enum { GN__LANE_I8 = GN__COMPUTE__COUNT, GN__LANE_U8, GN__LANE__COUNT };
 enum {
     GN__LANES = 8,
     GN__SLOT = GN__CHUNK + 16,
+    GN__FAR = 1024, /* bytes */
     GN__PIECE = 128,
     GN__PIECE64 = 64,
     GN__JOINED = 4,
@@ -10155,16 +10203,20 @@ typedef struct gn__kernels {
         typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                     \
         GN__NARROW(W, B)                                                                                              \
         const B *b = (const B *)pb;                                                                                   \
-        const int64_t step = GN__LANES * ldb;                                                                         \
+        const int64_t step = GN__LANES * ldb, line = 64 / (int64_t)sizeof(B);                                         \
+        const bool far = ldb * (int64_t)sizeof(B) > GN__FAR; /* no hardware fetches the next rows */                  \
         int64_t r = 0;                                                                                                \
         for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {                    \
             for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                                      \
                 const B *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step;                                             \
                 const T x0 = x[0], x1 = x[GN__LANES], x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES];                   \
+                const B *next = l + 1 < GN__LANES ? b + ldb : b3 + ldb;                                               \
                 T *s = slots + l * GN__SLOT;                                                                          \
                 int64_t i = 0;                                                                                        \
                 for (; i + W <= n; i += W) {                                                                          \
                     vec t = { 0 };                                                                                    \
+                    if (far && i % line == 0)                                                                         \
+                        GN__UNROLL for (int z = 0; z < 4; z++) __builtin_prefetch(next + z * step + i, 0, 2);         \
                     if (!fresh) t = *(const vec *)(s + i);                                                            \
                     t += x0 * WIDE(b + i);                                                                            \
                     t += x1 * WIDE(b1 + i);                                                                           \
@@ -11360,9 +11412,39 @@ static void gn__reduce_sums(const gn__reduce_job *j, int64_t begin, int64_t end)
     }
 }
 
+/* Extremes of rows that lie as they are compared, stored together. Which NaN it is, and of which sign a 0, depends on
+   what comes first. */
+static void gn__reduce_tops(const gn__reduce_job *j, int64_t begin, int64_t end) {
+    const gn_view *out = &j->c->out;
+    int64_t bytes = (int64_t)gn__bytes_of(out->dtype);
+    enum { TOGETHER = 64 };
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    double tops[TOGETHER], sign = j->kind == GN__REDUCE_MIN ? -1 : 1;
+    int64_t whole[TOGETHER];
+    for (int64_t t = begin, m; t < end; t += m) {
+        m = GN__MIN(end - t, (int64_t)TOGETHER);
+        for (int64_t i = 0; i < m; i++) {
+            const void *x = j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, t + i) * bytes;
+            if (j->integer) whole[i] = gn__runners_of(j->c->pool, j->lane)->most(x, j->n, sign < 0);
+            else if (j->compute == GN__F32) tops[i] = sign * (double)k->top((const float *)x, j->n, (float)sign);
+            else tops[i] = sign * k->top64((const double *)x, j->n, sign);
+            if (!j->integer && !(fabs(tops[i]) > 0)) tops[i] = gn__reduce_part(j, t + i, 0, j->n).best.f;
+        }
+        if (j->integer) gn__store_i64(whole, out->dtype, out->p + t * bytes, 1, m);
+        else gn__store_f64(tops, out->dtype, out->p + t * bytes, 1, m);
+    }
+}
+static bool gn__reduce_is_tops(const gn__reduce_job *j) {
+    gn_dtype d = j->c->in[0].dtype;
+    bool lies = j->lane >= GN__LANE_I8 || d == GN_F32 || d == GN_F64 || d == GN_I64 || d == GN_I32;
+    return lies && (j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN) && j->blocks == 1 && j->n > 0 &&
+           j->reduced.rank == 1 && j->reduced.strides[0] == 1;
+}
+
 static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
     if (j->floats && j->blocks == 1) gn__reduce_sums(j, begin, end);
+    else if (gn__reduce_is_tops(j)) gn__reduce_tops(j, begin, end);
     else
         for (int64_t t = begin; t < end; t++) gn__reduce_task(j, t);
 }
@@ -12382,8 +12464,8 @@ enum {
     GN__GEMM_PANEL = 1 << 24, /* bytes */
     GN__GEMM_EDGE = 1 << 13,
     GN__GEMM_DEEP = 4 * GN__GEMM_KC,
-    GN__GEMM_SPAN = 8,  /* blocks of B that are packed at once: a multiple of those of GN__GEMM_DEEP */
-    GN__GEMM_AHEAD = 4, /* rows of B that are fetched while one is packed */
+    GN__GEMM_SPAN = 8,   /* blocks of B that are packed at once: a multiple of those of GN__GEMM_DEEP */
+    GN__GEMM_AHEAD = 16, /* row of B, after the one that is packed, that is fetched into a second-level cache */
     GN__GEMM_MR = 8
 };
 
@@ -12396,13 +12478,14 @@ typedef struct gn__gemm_job {
     char *a;                 /* packed rows: blocks kc deep, each of panels of mr rows */
     int64_t row, rows;       /* packed now */
     int64_t tiles_m, tile_m; /* tasks along M, and rows of each: a multiple of mr */
+    int64_t chunk;           /* rows of a task that a thread takes at once: a multiple of mr, at most GN__GEMM_MC */
     int64_t room;            /* bytes of packed B */
     bool direct;             /* sums lie in C */
     bool pairs;              /* a packed element is two terms */
     bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
     bool local;              /* rows are packed where they are used: there are columns for one task */
     char *scratch;           /* of the workers, scratch_bytes each */
-    int64_t scratch_bytes;
+    int64_t workers, scratch_bytes;
     gn__atomic next; /* task */
 } gn__gemm_job;
 
@@ -12555,7 +12638,7 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
         bool both = 2 * (at + l) + 1 < g->k;
         uintptr_t ahead = (uintptr_t)p + (uintptr_t)(GN__GEMM_AHEAD * (pairs ? 2 : 1) * g->bk * bytes);
         for (int64_t i = 0; i < cols * bytes && g->bn == 1; i += 64)
-            __builtin_prefetch((const void *)(ahead + (uintptr_t)i));
+            __builtin_prefetch((const void *)(ahead + (uintptr_t)i), 0, 2);
         if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) from = p;
         else if (pairs && bytes == 2) {
             const uint16_t *first = (const uint16_t *)(const void *)p;
@@ -12616,8 +12699,8 @@ GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, void *sums, int64_t r
 static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *b, char *c, int64_t ldc, int64_t rows,
                            int64_t cols, int64_t k, bool add, char *edge) {
     int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size;
-    for (int64_t q = 0; q < cols; q += nr)
-        for (int64_t p = 0; p < rows; p += mr) {
+    for (int64_t p = 0; p < rows; p += mr)
+        for (int64_t q = 0; q < cols; q += nr) {
             char *to = c + (p * ldc + q) * size;
             if (p + mr <= rows && q + nr <= cols) {
                 j->tiles->micro(a + p * k * size, b + q * k * size, to, ldc, k, add);
@@ -12664,11 +12747,13 @@ GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *s
 static int64_t gn__gemm_own(const gn__gemm_job *j) { return (GN__GEMM_MC + 2 * GN__GEMM_MR) * GN__GEMM_KC * j->size; }
 
 /* Rows that are worked on while they are in a second-level cache. */
-static int64_t gn__gemm_chunk(const gn__gemm_job *j) { return GN__GEMM_MC / j->tiles->mr * j->tiles->mr; }
+static int64_t gn__gemm_chunk(const gn__tiles *t) { return GN__GEMM_MC / t->mr * t->mr; }
 
-/* Rows of sums or totals that scratch holds: those of the whole task when they wait for the next span of B. */
+/* Whether sums or totals of a whole task wait for its next span of B, each in the scratch of who has the task. */
+static bool gn__gemm_waits(const gn__gemm_job *j) { return j->k > GN__GEMM_SPAN * j->kc; }
+/* Rows of sums or totals that scratch holds. */
 static int64_t gn__gemm_held(const gn__gemm_job *j) {
-    return j->k > GN__GEMM_SPAN * j->kc ? j->tile_m : GN__MIN(j->tile_m, gn__gemm_chunk(j));
+    return gn__gemm_waits(j) ? j->tile_m : GN__MIN(j->tile_m, j->chunk);
 }
 /* Bytes of a task's sums, and of totals. */
 static int64_t gn__gemm_sums(const gn__gemm_job *j) { return j->direct ? 0 : gn__gemm_held(j) * GN__GEMM_NC * j->size; }
@@ -12677,10 +12762,33 @@ static int64_t gn__gemm_totals(const gn__gemm_job *j) {
 }
 
 typedef struct gn__gemm_part {
-    int64_t p, col, cols; /* first of the packed rows; columns */
+    int64_t p, rows, col, cols; /* of the packed rows; columns */
+    int64_t at, end;            /* terms whose B is packed */
     char *edge, *b, *own, *sums;
     double *totals;
 } gn__gemm_part;
+
+/* A worker's task: who has none left takes rows of others' last ones. */
+typedef struct gn__gemm_share {
+    gn__gemm_part part;
+    gn__atomic next;  /* row of the part that nobody has taken */
+    gn__atomic state; /* GN__SHARE_… */
+} gn__gemm_share;
+enum { GN__SHARE_NONE, GN__SHARE_BEGUN, GN__SHARE_OPEN /* its B is packed to the end */ };
+enum { GN__SHARE_BYTES = 128, GN__SHARE_SPINS = 20 /* each up to GN__POOL_SPIN_US, until it is open */ };
+_Static_assert(sizeof(gn__gemm_share) <= GN__SHARE_BYTES, "it lies before a worker's scratch");
+
+static gn__gemm_share *gn__gemm_share_of(const gn__gemm_job *j, int64_t worker) {
+    return (gn__gemm_share *)(void *)(j->scratch + worker * j->scratch_bytes);
+}
+
+static void gn__gemm_scratch(const gn__gemm_job *j, gn__gemm_part *t, char *scratch) {
+    t->edge = scratch;
+    t->b = scratch + GN__GEMM_EDGE;
+    t->own = t->b + j->room;
+    t->sums = t->own + (j->local ? gn__gemm_own(j) : 0);
+    t->totals = (double *)(void *)(t->sums + gn__gemm_sums(j));
+}
 
 /* `rows` rows of sums, the first being row `held` of the scratch, are those of GN__GEMM_DEEP terms. */
 static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, char *c, int64_t ldc, int64_t kept,
@@ -12693,12 +12801,11 @@ static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, ch
     }
 }
 
-/* The rows [q, q + rows) of a part: sums over the terms [at, end), whose B is packed. */
-static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t q, int64_t rows, int64_t at,
-                          int64_t end) {
+/* The rows [q, q + rows) of a part: sums over the terms whose B is packed. */
+static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t q, int64_t rows) {
     const gn__gemm *g = j->g;
-    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc,
-            kept = gn__gemm_held(j) == j->tile_m ? q : 0, high = (j->rows + mr - 1) / mr * mr,
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc, at = t->at,
+            end = t->end, kept = gn__gemm_waits(j) ? q : 0, high = (j->rows + mr - 1) / mr * mr,
             wide = (t->cols + nr - 1) / nr * nr;
     bool stored = end == j->k && (!j->direct || g->bias || g->win || g->k == 0),
          whole = !j->direct && !g->bias && !g->win && g->k > 0 && t->cols == g->n; /* its rows are stored as one */
@@ -12721,36 +12828,72 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
     }
 }
 
-/* Columns [col, col + cols) of the packed rows from p on: a span of B is packed, then used by all of them. */
-static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64_t rows, int64_t col) {
-    int64_t nr = j->tiles->nr, chunk = gn__gemm_chunk(j), cols = GN__MIN(j->g->n - col, (int64_t)GN__GEMM_NC),
-            wide = (cols + nr - 1) / nr * nr, at = 0, end;
-    gn__gemm_part t = { p, col, cols, scratch, scratch + GN__GEMM_EDGE, NULL, NULL, NULL };
-    t.own = t.b + j->room;
-    t.sums = t.own + (j->local ? gn__gemm_own(j) : 0);
-    t.totals = (double *)(void *)(t.sums + gn__gemm_sums(j));
+/* Rows of a share's part until none is left, in the scratch of `t`. */
+static void gn__gemm_take(const gn__gemm_job *j, gn__gemm_share *s, const gn__gemm_part *t) {
+    for (int64_t q; !gn__pool_stops(j->g->pool);) {
+        q = (int64_t)gn__atomic_add(&s->next, (uint64_t)j->chunk) - j->chunk;
+        if (q >= t->rows) return;
+        gn__gemm_rows(j, t, q, GN__MIN(t->rows - q, j->chunk));
+    }
+}
+
+/* The part of s: a span of B is packed, then used by all rows. */
+static void gn__gemm_task(const gn__gemm_job *j, gn__gemm_share *s) {
+    gn__gemm_part *t = &s->part;
+    int64_t nr = j->tiles->nr, wide = (t->cols + nr - 1) / nr * nr;
+    t->end = 0;
     do {
-        end = GN__MIN(at + GN__GEMM_SPAN * j->kc, j->k);
-        for (int64_t l = at, k; l < end; l += k) {
-            k = GN__MIN(end - l, j->kc);
-            gn__pack_b(t.b + wide * (l - at) * j->size, j->g, col, cols, l, k, (int)nr, j->pairs);
+        t->at = t->end;
+        t->end = GN__MIN(t->at + GN__GEMM_SPAN * j->kc, j->k);
+        for (int64_t l = t->at, k; l < t->end; l += k) {
+            k = GN__MIN(t->end - l, j->kc);
+            gn__pack_b(t->b + wide * (l - t->at) * j->size, j->g, t->col, t->cols, l, k, (int)nr, j->pairs);
         }
-        for (int64_t q = 0; q < rows && !gn__pool_stops(j->g->pool); q += chunk)
-            gn__gemm_rows(j, &t, q, GN__MIN(rows - q, chunk), at, end);
-        at = end;
-    } while (at < j->k && !gn__pool_stops(j->g->pool));
+        gn__atomic_store(&s->next, 0);
+        if (t->end == j->k) gn__atomic_store(&s->state, GN__SHARE_OPEN);
+        gn__gemm_take(j, s, t);
+    } while (t->end < j->k && !gn__pool_stops(j->g->pool));
+}
+
+/* No task is left to begin: rows of those that others have. */
+static void gn__gemm_help(const gn__gemm_job *j, int64_t worker) {
+    for (int64_t i = 1; i < j->workers; i++) {
+        gn__gemm_share *s = gn__gemm_share_of(j, (worker + i) % j->workers);
+        for (int n = 0; n < GN__SHARE_SPINS && gn__atomic_load(&s->state) == GN__SHARE_BEGUN; n++)
+            gn__spin_while(&s->state, GN__SHARE_BEGUN);
+        if (gn__atomic_load(&s->state) != GN__SHARE_OPEN) continue;
+        gn__gemm_part t = s->part, own = t;
+        gn__gemm_scratch(j, &own, (char *)gn__gemm_share_of(j, worker) + GN__SHARE_BYTES);
+        t.edge = own.edge;
+        t.own = own.own;
+        if (!gn__gemm_waits(j)) {
+            t.sums = own.sums;
+            t.totals = own.totals;
+        }
+        gn__gemm_take(j, s, &t);
+    }
 }
 
 /* Worker w of those that make the tasks of C, each in scratch of its own. */
 static void gn__gemm_workers(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
     int64_t tasks = j->tiles_m * ((j->g->n + GN__GEMM_NC - 1) / GN__GEMM_NC);
-    for (int64_t w = begin, t; w < end; w++)
-        while ((t = (int64_t)gn__atomic_add(&j->next, 1) - 1) < tasks && !gn__pool_stops(j->g->pool)) {
-            int64_t p = t % j->tiles_m * j->tile_m;
-            gn__gemm_task(j, j->scratch + w * j->scratch_bytes, p, GN__MIN(j->rows - p, j->tile_m),
-                          t / j->tiles_m * GN__GEMM_NC);
+    for (int64_t w = begin, t; w < end; w++) {
+        gn__gemm_share *s = gn__gemm_share_of(j, w);
+        gn__gemm_part *part = &s->part;
+        gn__gemm_scratch(j, part, (char *)s + GN__SHARE_BYTES);
+        /* that its last task is not open shows to who finds no task */
+        for (; gn__atomic_store(&s->state, GN__SHARE_BEGUN),
+               (t = (int64_t)gn__atomic_add(&j->next, 1) - 1) < tasks && !gn__pool_stops(j->g->pool);
+             gn__gemm_task(j, s)) {
+            part->p = t % j->tiles_m * j->tile_m;
+            part->rows = GN__MIN(j->rows - part->p, j->tile_m);
+            part->col = t / j->tiles_m * GN__GEMM_NC;
+            part->cols = GN__MIN(j->g->n - part->col, (int64_t)GN__GEMM_NC);
         }
+        gn__atomic_store(&s->state, GN__SHARE_NONE);
+        gn__gemm_help(j, w);
+    }
 }
 
 /* elements of both sides; products of a product that no other thread is woken for */
@@ -12807,10 +12950,11 @@ static void gn__gemm_cut(gn__gemm_job *j, int64_t most, int64_t tiles_n, int64_t
     int64_t mr = j->tiles->mr, panels;
     j->rows = GN__MIN(j->g->m - j->row, most);
     panels = (j->rows + mr - 1) / mr;
-    int64_t shares = (j->g->win ? 1 : 3) * threads; /* each task lays windows out anew */
-    j->tiles_m = GN__MAX(GN__MIN((shares + tiles_n - 1) / tiles_n, panels), 1);
+    j->tiles_m = GN__MAX(GN__MIN((threads + tiles_n - 1) / tiles_n, panels), 1);
     j->tile_m = (panels + j->tiles_m - 1) / j->tiles_m * mr;
     j->tiles_m = (panels * mr + j->tile_m - 1) / j->tile_m;
+    j->chunk = gn__gemm_chunk(j->tiles);
+    if (threads > 1) j->chunk = GN__MIN(GN__MAX(panels / (8 * threads), 4) * mr, j->chunk);
     gn__atomic_store(&j->next, 0);
 }
 
@@ -12824,21 +12968,22 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
             most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr);
     gn__gemm_cut(j, most, tiles_n, threads);
     j->local = tiles_n == 1;
-    int64_t workers = GN__MIN(threads, j->tiles_m * tiles_n);
-    j->scratch_bytes = GN__GEMM_EDGE + j->room + (j->local ? gn__gemm_own(j) : 0);
+    j->workers = GN__MIN(threads, j->tiles_m * tiles_n);
+    j->scratch_bytes = GN__SHARE_BYTES + GN__GEMM_EDGE + j->room + (j->local ? gn__gemm_own(j) : 0);
     j->scratch_bytes = (j->scratch_bytes + gn__gemm_sums(j) + gn__gemm_totals(j) + 63) & ~(int64_t)63;
     uint64_t rows = j->local ? 0 : (uint64_t)((j->rows + mr - 1) / mr * mr * GN__MAX(j->k, 1)),
              packed = gn_size_mul(rows + 16, (uint64_t)j->size),
-             all = gn_size_add(packed, gn_size_mul((uint64_t)workers, (uint64_t)j->scratch_bytes));
+             all = gn_size_add(packed, gn_size_mul((uint64_t)j->workers, (uint64_t)j->scratch_bytes));
     char *raw = (char *)gn__alloc_many(gn_size_add(all, 64), 1, 1);
     if (!raw) return false;
     j->scratch = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
-    j->a = j->scratch + workers * j->scratch_bytes;
+    j->a = j->scratch + j->workers * j->scratch_bytes;
     for (; j->row < g->m; j->row += j->rows) {
         gn__gemm_cut(j, most, tiles_n, threads);
         if (!j->local)
             gn__pool_for(pool, (j->rows + mr - 1) / mr, 1 + 16384 / GN__MAX(j->k * mr, 1), gn__gemm_pack_range, j);
-        gn__pool_for(pool, workers, 1, gn__gemm_workers, j);
+        for (int64_t w = 0; w < j->workers; w++) gn__atomic_store(&gn__gemm_share_of(j, w)->state, GN__SHARE_NONE);
+        gn__pool_for(pool, j->workers, 1, gn__gemm_workers, j);
     }
     gn_free(raw);
     return true;
@@ -12882,6 +13027,7 @@ static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     int64_t mr = j->tiles->mr, nr = j->tiles->nr;
     j->rows = g->m;
     j->tile_m = (g->m + mr - 1) / mr * mr;
+    j->chunk = gn__gemm_chunk(j->tiles);
     j->room = (g->n + nr - 1) / nr * nr * j->k * j->size;
     int64_t wide = gn__small_widens(j) ? g->m * g->k + g->k * g->n + g->m * g->n : 0;
     return gn__small_bytes(j) + (size_t)wide * sizeof(float);
@@ -12952,7 +13098,9 @@ static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
     j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
     for (int64_t p = 0; p < j->rows; p += mr)
         gn__pack_a(j->a + p * j->k * j->size, j->g, p, j->rows - p, 0, j->k, (int)mr, j->pairs);
-    gn__gemm_task(j, scratch, 0, j->rows, 0);
+    gn__gemm_share s = { .part = { .rows = j->rows, .cols = j->g->n } };
+    gn__gemm_scratch(j, &s.part, scratch);
+    gn__gemm_task(j, &s);
 }
 
 static bool gn__gemm_small_one(gn__gemm_job *j) {
@@ -13007,6 +13155,7 @@ typedef struct gn__gemv {
     const char *w;       /* the large side: n rows, each k long */
     int64_t wn, wk;      /* its strides */
     const gn_view *lead; /* its rows where no stride tells them */
+    bool streams;        /* it is larger than second-level caches: read in the order that it lies in */
     int64_t width;       /* results of a task */
 } gn__gemv;
 
@@ -13062,15 +13211,16 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
 
 /* results of a task; terms at once; how long the few may be to be made once, for all tasks */
 enum { GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE, GN__GEMV_DEEP = 1 << 18 };
+enum { GN__GEMV_STREAM = 1 << 21 }; /* bytes */
 
-/* Results [col, col + n) along rows: four rows at a time, or one by four pieces. */
+/* Results [col, col + n) along rows: four rows at a time, one by four pieces, or piece by piece. */
 static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     double room[GN__GEMV_TERMS], few[GN__GEMV_TERMS];
     gn_dtype d = j->g->dtype;
     int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, outs, terms;
     bool direct = j->wk == 1 && (d == GN_F32 || d == GN_F64 || j->kernels->dot16[d == GN_BF16]);
     for (int64_t i = 0; i < n; i += outs) {
-        outs = n - i < 4 || j->lead ? 1 : 4;
+        outs = n - i < 4 || j->lead || j->streams ? 1 : 4;
         for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += terms) {
             int64_t ldb = direct ? j->wn : piece;
             const char *b = direct ? gn__gemv_row(j, col + i, at) : (const char *)room;
@@ -13085,7 +13235,7 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 double *to = total + r * n + i, *off = lost + r * n + i;
                 if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
-                    m = GN__MAX((terms - q) / piece, 1);
+                    m = j->streams ? 1 : GN__MAX((terms - q) / piece, 1);
                     gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
                                  GN__MIN(terms - q, piece));
                 }
@@ -13168,6 +13318,7 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
                    .ldx = turned ? g->bn : g->am };
     int64_t step = turned ? g->bk : g->ak, size = wide ? 8 : 4, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
     char *room = NULL;
+    j.streams = (double)j.n * (double)g->k * (double)gn__bytes_of(g->dtype) >= GN__GEMV_STREAM;
     if (g->dtype != (wide ? GN_F64 : GN_F32) || step != 1 || (!turned && g->lead && j.few > 1)) {
         j.x = NULL;
         if (g->k <= GN__GEMV_DEEP && !(room = (char *)gn__alloc_many((uint64_t)g->k, (uint64_t)j.few, (size_t)size)))
@@ -26414,8 +26565,11 @@ GN__COLD_END
 
 /* ---- loops: a tile of each register at a time ---- */
 
-/* As long as the registers of a usual loop stay in a first-level cache together with the next tile's inputs. */
 enum { GN__TILE_N = 1024 };
+/* Bytes of a first-level cache that a tile's registers and the next tile's inputs and result share, the rest being left
+   to what else passes through it; and the least bytes of a register: below, instructions take longer to begin than to
+   run. */
+enum { GN__TILE_ROOM = 24 << 10, GN__TILE_REG = 2 << 10 };
 
 typedef struct gn__loop {
     gn__run *run;
@@ -26920,6 +27074,20 @@ static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *step)
     return width * GN__TILE_N;
 }
 
+/* Elements of a tile: as many as leave all that it touches in a first-level cache. */
+static int64_t gn__loop_tile_n(const gn_layout *l, const gn_kernel_step *step, gn_dtype out, size_t narrow) {
+    size_t width = gn__loop_reg_bytes(l, step) / GN__TILE_N, reg = narrow ? narrow : width;
+    size_t bytes = 2 * gn__bytes_of(out) + GN__MIN(step->regs, step->n_instrs - 1) * reg; /* of an element */
+    for (uint32_t i = 0; i < step->n_loads; i++) {
+        const gn_load *load = &l->loads[step->load + i];
+        bool lies = !load->constant && !gn__view_is_one(&load->view);
+        bytes += lies ? 2 * gn__bytes_of((gn_dtype)load->dtype) : reg;
+    }
+    int64_t n = narrow ? 4 * GN__TILE_N / (int64_t)narrow : GN__TILE_N;
+    while ((size_t)n * reg > GN__TILE_REG && (size_t)n * bytes > GN__TILE_ROOM) n /= 2;
+    return n;
+}
+
 static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = { .run = r,
                    .step = step,
@@ -26930,7 +27098,7 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
                    .failed_at = INT64_MAX,
                    .failed = GN_OK,
                    .node = GN_NO_NODE };
-    j.tile = j.narrow ? 4 * GN__TILE_N / j.narrow : GN__TILE_N;
+    j.tile = gn__loop_tile_n(&r->plan->layout, step, j.out.dtype, (size_t)j.narrow);
     return j;
 }
 
@@ -26945,8 +27113,8 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
                 gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
     /* registers are allocated and filled for each range */
-    int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1));
-    gn__pool_for(&r->cpu->pool, tiles, GN__MAX(share, 16), gn__loop_range, &j);
+    int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1)), least = 16 * GN__TILE_N / j.tile;
+    gn__pool_for(&r->cpu->pool, tiles, GN__MAX(GN__MAX(share, least), 16), gn__loop_range, &j);
     return gn__loop_result(r, &j);
 }
 

@@ -1,5 +1,5 @@
 /* What devices cost: measured on a host that is busy with other programs, and told by an explanation of a context over
- * one device; what waking threads costs, and when that is saved.
+ * one device; what waking threads costs, and when that is saved; where they run, and what they take over.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -180,6 +180,77 @@ TEST(threads_that_sleep_are_woken_only_for_work_that_is_worth_it) {
     gn_close(g);
 }
 
+#ifdef __linux__
+enum { CORE_WORDS = 128 };
+static long cores_of_thread(unsigned long *mask) {
+    memset(mask, 0, CORE_WORDS * sizeof *mask);
+    return syscall(SYS_sched_getaffinity, 0, CORE_WORDS * sizeof *mask, mask);
+}
+
+static void leave_core(void *arg) {
+    (void)arg;
+    unsigned long before[CORE_WORDS], after[CORE_WORDS], one[CORE_WORDS] = { 0 };
+    int64_t cores = 0;
+    bool moved = false;
+    long bytes = cores_of_thread(before);
+    CHECK(bytes > 0);
+    for (int i = 0; i < CORE_WORDS; i++) cores += __builtin_popcountl(before[i]);
+    for (int tries = 0; tries < 50 && !moved; tries++) { /* it may be moved back before it is asked */
+        int core = gn__core_now();
+        gn__core_leave(core);
+        moved = gn__core_now() != core;
+        cores_of_thread(after);
+        CHECK(memcmp(before, after, sizeof before) == 0);
+    }
+    if (cores > 1) CHECK(moved);
+    int core = gn__core_now();
+    one[core / 64] = 1ul << core % 64;
+    CHECK(syscall(SYS_sched_setaffinity, 0, (size_t)bytes, one) == 0);
+    gn__core_leave(core); /* there is no other */
+    gn__core_leave(8 * (int)sizeof one);
+    cores_of_thread(after);
+    CHECK(gn__core_now() == core && memcmp(one, after, sizeof one) == 0);
+}
+
+TEST(a_thread_leaves_the_core_of_its_caller_and_may_come_back) {
+    gn__thread t;
+    CHECK(gn__thread_start(&t, leave_core, NULL));
+    gn__thread_join(&t);
+}
+#else
+TEST(a_thread_leaves_the_core_of_its_caller_and_may_come_back) { SKIP("cores of threads are Linux's"); }
+#endif
+
+/* The product (m,k) @ (k,n) of these dtypes. */
+static void product_by(uint32_t threads, gn_dtype d, const int64_t *dims, double *out) {
+    int64_t m = dims[0], k = dims[1], n = dims[2];
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
+    gn_tensor a = gn_add_c(gn_random_uniform(g, GN_F32, GN_SHAPE(m, k)), -0.5),
+              b = gn_add_c(gn_random_uniform(g, GN_F32, GN_SHAPE(k, n)), -0.5);
+    gn_tensor y = gn_cast(gn_matmul(gn_cast(a, d), gn_cast(b, d)), GN_F64);
+    CHECK_RESULT(gn_read(y, out, (size_t)(m * n) * sizeof *out), GN_OK);
+    gn_close(g);
+}
+
+/* Who has no task left takes rows of the others'. */
+TEST(rows_that_other_threads_take_over_have_the_same_bits) {
+    static const int64_t dims[][3] = { { 700, 300, 512 }, { 300, 2300, 300 }, { 1500, 1100, 100 }, { 33, 520, 1100 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_BF16 };
+    for (size_t c = 0; c < sizeof dims / sizeof *dims; c++) {
+        size_t bytes = (size_t)(dims[c][0] * dims[c][2]) * sizeof(double);
+        double *want = malloc(bytes), *got = malloc(bytes);
+        for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+            product_by(1, dtypes[t], dims[c], want);
+            for (uint32_t threads = 2; threads <= 5; threads++) {
+                product_by(threads, dtypes[t], dims[c], got);
+                CHECK(memcmp(want, got, bytes) == 0);
+            }
+        }
+        free(want);
+        free(got);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(costs_measured_on_a_busy_host_are_near_those_of_a_quiet_one),
@@ -187,6 +258,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(an_explanation_of_one_traced_device_predicts_its_time),
         TEST_ENTRY(a_tied_weight_counts_once_a_device),
         TEST_ENTRY(threads_that_sleep_are_woken_only_for_work_that_is_worth_it),
+        TEST_ENTRY(a_thread_leaves_the_core_of_its_caller_and_may_come_back),
+        TEST_ENTRY(rows_that_other_threads_take_over_have_the_same_bits),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
