@@ -14799,8 +14799,8 @@ static const char *line_end(const char *s) {
     return s;
 }
 
-/* A name is defined where it stands outside of braces and parentheses before one of ( [ = ; { or behind struct or #define,
-   and in the braces of an enum. */
+/* A name is defined where it stands outside of braces and parentheses before one of ( [ = ; { or behind struct or
+   #define, and in the braces of an enum. */
 static void code_define(const char *code, uint32_t bit) {
     int depth = 0, inside = 0;
     bool enumerates = false, named = false;
