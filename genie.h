@@ -12684,14 +12684,21 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
 #endif
-GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
-    if (first)
-        for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
-    else
-        for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];
-    if (last)
-        for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];
-}
+#define GN__DEFINE_JOINS(S, attribute)                                                                       \
+    GN__NOINLINE attribute static void gn__gemm_join_##S(double *totals, float *sums, int64_t n, bool first, \
+                                                         bool last) {                                        \
+        if (first)                                                                                           \
+            for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];                                     \
+        else                                                                                                 \
+            for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];                                    \
+        if (last)                                                                                            \
+            for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];                                      \
+    }
+GN__DEFINE_JOINS(base, )
+#if GN__X86
+GN__DEFINE_JOINS(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_JOINS
 
 /* What additions have lost is NaN where a sum is infinite. */
 GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *sums, int64_t n, bool first, bool last) {
@@ -12736,7 +12743,11 @@ static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, ch
         double *to = t->totals + (kept + i) * GN__GEMM_NC, *lost = to + gn__gemm_held(j) * GN__GEMM_NC;
         void *sums = c + i * ldc * j->size;
         if (j->size == 8) gn__gemm_join64(to, lost, (double *)sums, t->cols, first, last);
-        else gn__gemm_join(to, (float *)sums, t->cols, first, last);
+#if GN__X86
+        else if (j->kernels != &gn__kernel_sets[GN__ISA_BASE])
+            gn__gemm_join_avx2(to, (float *)sums, t->cols, first, last);
+#endif
+        else gn__gemm_join_base(to, (float *)sums, t->cols, first, last);
     }
 }
 
@@ -14121,6 +14132,7 @@ typedef struct gn__lone {
     const gn__windows *v;
     int64_t vectors, near; /* of 16 places in a row; elements from one place to the next: 1 or 2 */
     int64_t low, high;     /* the least and the largest of the rows of taps */
+    bool nine;             /* taps are 3 by 3 elements side by side, places one element apart */
     gn__lone_tap *taps;
     uint32_t *masks; /* by vector and tap: which elements from the first place on are read */
 } gn__lone;
@@ -14159,11 +14171,18 @@ static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
         j->low = GN__MIN(j->low, v->offset[1][t]);
         j->high = GN__MAX(j->high, v->offset[1][t]);
     }
+    j->nine = v->taps == 9 && near == 1 && v->step[1] == 1;
+    for (int64_t t = 0; t < v->taps; t++) {
+        gn__lone_tap *tap = j->taps, *own = tap + t;
+        j->nine = j->nine && own->plane == tap->plane && own->row == tap->row + t / 3 &&
+                  own->at == tap->at + 4 * (t / 3 * v->xs[1] + t % 3);
+    }
     for (int64_t i = 0; i < vectors; i++) gn__lone_mask(j, i);
     return true;
 }
 
 typedef float gn__masked __attribute__((vector_size(64)));
+typedef int32_t gn__lone_order __attribute__((vector_size(64)));
 /* 0 where the mask is; there nothing is read, and nothing written. */
 #define GN__MASKED_READ(p, mask) __builtin_ia32_loadups512_mask((const float *)(p), (gn__masked){ 0 }, (uint16_t)(mask))
 #define GN__MASKED_WRITE(p, e, mask) __builtin_ia32_storeups512_mask(p, e, (uint16_t)(mask))
@@ -14177,20 +14196,52 @@ typedef float gn__masked __attribute__((vector_size(64)));
 #define GN__LONE_BEGIN(r) run##r = (vec){ 0 };
 #define GN__LONE_END(r) acc##r += run##r;
 /* Of 31 elements every second one: those of two reads. */
-#define GN__LONE_TAKE(r, READ, mask)                                                                               \
-    do {                                                                                                           \
-        uint32_t m = mask;                                                                                         \
-        uintptr_t p = from + (uintptr_t)(r * step);                                                                \
-        vec e = READ(p, m);                                                                                        \
-        if (far)                                                                                                   \
-            e = GN__SHUFFLE(ivec, e, READ(p + 60, m >> 15), 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, \
-                            31);                                                                                   \
-        run##r += by * e;                                                                                          \
-        (void)m;                                                                                                   \
+#define GN__LONE_TAKE(r, READ, mask)                                                                                 \
+    do {                                                                                                             \
+        uint32_t m = mask;                                                                                           \
+        uintptr_t p = from + (uintptr_t)(r * step);                                                                  \
+        vec e = READ(p, m);                                                                                          \
+        if (far)                                                                                                     \
+            e = GN__SHUFFLE(gn__lone_order, e, READ(p + 60, m >> 15), 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, \
+                            27, 29, 31);                                                                             \
+        run##r += by * e;                                                                                            \
+        (void)m;                                                                                                     \
     } while (0);
 #define GN__LONE_ALL(p, m) (vec)(*(const loose *)(p))
 #define GN__LONE_ADD(r) GN__LONE_TAKE(r, GN__LONE_ALL, 0)
 #define GN__LONE_SOME(r) GN__LONE_TAKE(r, GN__MASKED_READ, (uint64_t)(row + r * down) < (uint64_t)below ? mask : 0)
+/* Row p of what nine taps meet is read once for all results: three, of which those outside the tile are none. */
+#define GN__NINE_TO(r, by) acc##r += by * e;
+#define GN__NINE_NONE(r, by)
+#define GN__NINE_ROW(READ, p, A, a, B, b, C, c)                            \
+    {                                                                      \
+        uint32_t there = (uint64_t)(row + p) < (uint64_t)below ? mask : 0; \
+        uintptr_t from = begin + (uintptr_t)(p * step);                    \
+        vec e = READ(from, masks[0] & there);                              \
+        A(a, w0) B(b, w3) C(c, w6) e = READ(from + 4, masks[1] & there);   \
+        A(a, w1) B(b, w4) C(c, w7) e = READ(from + 8, masks[2] & there);   \
+        A(a, w2) B(b, w5) C(c, w8)(void) there;                            \
+    }
+#define GN__NINE_ROWS(READ)                                                   \
+    GN__NINE_ROW(READ, 0, GN__NINE_TO, 0, GN__NINE_NONE, 0, GN__NINE_NONE, 0) \
+    GN__NINE_ROW(READ, 1, GN__NINE_TO, 1, GN__NINE_TO, 0, GN__NINE_NONE, 0)   \
+    GN__NINE_ROW(READ, 2, GN__NINE_TO, 2, GN__NINE_TO, 1, GN__NINE_TO, 0)     \
+    GN__NINE_ROW(READ, 3, GN__NINE_TO, 3, GN__NINE_TO, 2, GN__NINE_TO, 1)     \
+    GN__NINE_ROW(READ, 4, GN__NINE_TO, 4, GN__NINE_TO, 3, GN__NINE_TO, 2)     \
+    GN__NINE_ROW(READ, 5, GN__NINE_TO, 5, GN__NINE_TO, 4, GN__NINE_TO, 3)     \
+    GN__NINE_ROW(READ, 6, GN__NINE_TO, 6, GN__NINE_TO, 5, GN__NINE_TO, 4)     \
+    GN__NINE_ROW(READ, 7, GN__NINE_TO, 7, GN__NINE_TO, 6, GN__NINE_TO, 5)     \
+    GN__NINE_ROW(READ, 8, GN__NINE_NONE, 0, GN__NINE_TO, 7, GN__NINE_TO, 6)   \
+    GN__NINE_ROW(READ, 9, GN__NINE_NONE, 0, GN__NINE_NONE, 0, GN__NINE_TO, 7)
+#define GN__NINE(READ)                                                                                      \
+    {                                                                                                       \
+        const vec none = { 0 }, w0 = none + w[0], w1 = none + w[1], w2 = none + w[2], w3 = none + w[3],     \
+                  w4 = none + w[4], w5 = none + w[5], w6 = none + w[6], w7 = none + w[7], w8 = none + w[8]; \
+        uint32_t mask = (uint64_t)(plane + tap->plane) < (uint64_t)planes ? 0xffff : 0;                     \
+        int64_t row = top + tap->row;                                                                       \
+        uintptr_t begin = first + (uintptr_t)tap->at;                                                       \
+        GN__NINE_ROWS(READ)                                                                                 \
+    }
 #define GN__LONE_STORE(r)                                                      \
     if (v->bias) acc##r += bias;                                               \
     if (v->clamps) { /* a NaN stays */                                         \
@@ -14205,7 +14256,6 @@ typedef float gn__masked __attribute__((vector_size(64)));
                                                     float bias, int64_t a, int64_t b, int64_t i) {               \
         GN__CONTRACT                                                                                             \
         typedef gn__masked vec;                                                                                  \
-        typedef int32_t ivec __attribute__((vector_size(64)));                                                   \
         typedef float loose __attribute__((vector_size(64), aligned(4), may_alias));                             \
         const bool far = two;                                                                                    \
         const gn__windows *v = j->v;                                                                             \
@@ -14217,7 +14267,11 @@ typedef float gn__masked __attribute__((vector_size(64)));
         bool inside = top + j->low >= 0 && top + (GN__LONE_ROWS - 1) * down + j->high < below;                   \
         vec acc0, acc1, acc2, acc3, acc4, acc5, acc6, acc7, run0, run1, run2, run3, run4, run5, run6, run7;      \
         GN__LONE_EACH(GN__LONE_CLEAR)                                                                            \
-        for (int64_t t = 0, end; t < taps;) {                                                                    \
+        bool nine = !far && j->nine, full = nine && inside && masks[0] == 0xffff && masks[2] == 0xffff &&        \
+                                            (uint64_t)(plane + tap->plane) < (uint64_t)planes;                   \
+        if (full) GN__NINE(GN__LONE_ALL)                                                                         \
+        else if (nine) GN__NINE(GN__MASKED_READ)                                                                 \
+        for (int64_t t = nine ? taps : 0, end; t < taps;) {                                                      \
             GN__LONE_EACH(GN__LONE_BEGIN)                                                                        \
             for (end = GN__MIN(t + GN__RUN, taps); t < end; t++) {                                               \
                 uint32_t mask = (uint64_t)(plane + tap[t].plane) < (uint64_t)planes ? masks[t] : 0;              \
@@ -14240,6 +14294,11 @@ typedef float gn__masked __attribute__((vector_size(64)));
 GN__DEFINE_LONE(one, 0)
 GN__DEFINE_LONE(two, 1)
 #undef GN__DEFINE_LONE
+#undef GN__NINE
+#undef GN__NINE_ROWS
+#undef GN__NINE_ROW
+#undef GN__NINE_NONE
+#undef GN__NINE_TO
 #undef GN__LONE_EACH
 #undef GN__LONE_CLEAR
 #undef GN__LONE_BEGIN
