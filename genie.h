@@ -137,7 +137,8 @@
                      GN_CANCELLED, and the context can be used further.
        Log           gn_desc.log and gn_server_desc.log receive every line with its level. Without them, lines go to
                      stderr if $GENIE_LOG is set: error, warn, info or debug names the least urgent level printed; any
-                     other value, such as 1, means warn. A line never holds a key, code or credential; it identifies a
+                     other value, such as 1, means warn. That a trace could not be written whole goes there in any case.
+                     A line never holds a key, code or credential; it identifies a
                      client by its address, its label and the public name of its credential. genie_serve --log-level and
                      --log-format set the level and form of the server's own log.
        Settings      come from the field of the desc, else from the environment, else from a default. The environment:
@@ -5028,6 +5029,13 @@ static void gn__trace_rest(gn__trace_file *x) {
     gn__mutex_unlock(&gn__trace_lock);
 }
 
+/* Nobody returns this to the program, which has asked for a trace: without a log it goes to stderr. */
+static void gn__trace_failed(const gn__trace_file *x, gn_log_fn log, void *user) {
+    const char *why = strerror(x->failed);
+    if (log || gn__log_most()) gn_logf(log, user, GN_LOG_ERROR, "the trace %s is not whole: %s", x->path, why);
+    else fprintf(stderr, "genie: error: the trace %s is not whole: %s\n", x->path, why);
+}
+
 /* All that was recorded is in the file then. */
 static void gn__trace_close(gn__trace_file *x, gn_log_fn log, void *user) {
     gn__mutex_lock(&gn__trace_lock);
@@ -5041,7 +5049,7 @@ static void gn__trace_close(gn__trace_file *x, gn_log_fn log, void *user) {
     if (last) gn__thread_join(&writer);
     gn__trace_write(x);
     if (last) gn__trace_rest(x);
-    if (x->failed) gn_logf(log, user, GN_LOG_ERROR, "the trace %s is not whole: %s", x->path, strerror(x->failed));
+    if (x->failed) gn__trace_failed(x, log, user);
 }
 
 /* A number for a peer whose spans go into the file; the last one stands for all that are too many. */
@@ -37044,10 +37052,11 @@ gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *transport, c
     return gn__context_open(desc, desc ? desc->devices : NULL, transport, devices, n);
 }
 
-/* The context's counters that are not 0, at its end: "name=number". */
+/* The context's counters that are not 0, at its end: "name=number", and its devices: "devices=cpu:0,cuda:0". */
 static void gn__counters_told(gn_ctx *g) {
     gn_stats s = g->stats;
-    char text[2500];
+    gn_device_info info;
+    char text[4000];
     gn__line line = { text, 0, sizeof text };
     for (uint32_t i = 0; g->multi && i < g->multi->n_devices; i++) gn__stats_add(&s, &g->multi->devices[i].stats);
     text[0] = 0;
@@ -37055,6 +37064,13 @@ static void gn__counters_told(gn_ctx *g) {
     if (s.name) gn__line_put(&line, "%s" #name "=%llu", line.n ? " " : "", (unsigned long long)s.name);
     GN_COUNTERS(GN__X)
 #undef GN__X
+    for (uint32_t i = 0; i < (g->multi ? g->multi->n_devices : 1); i++) {
+        const gn__device *u = g->multi ? &g->multi->devices[i] : NULL;
+        gn_exec x = u ? u->exec : g->exec;
+        if (x.i) x.i->describe(x.self, &info);
+        gn__line_put(&line, "%s", i ? "," : line.n ? " devices=" : "devices=");
+        gn__line_put(&line, "%s", x.i ? info.name : u ? u->name : "none");
+    }
     uint64_t now = gn_now_ns();
     gn__trace_add(g->watch.file, &(gn_span){ GN_STAGE_NOTE, "counters", "notes", false, now, now, 0, 0, text }, 0);
 }

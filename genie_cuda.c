@@ -30,8 +30,6 @@
  *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside
  *                                     kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
- *   GENIE_CUDA_RING=1                 products of one row have forms with rings in shared memory, which are measured;
- *                                     on an H200 faster alone, and slower in whole steps
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of
  *                                     mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
@@ -59,12 +57,7 @@
  * neither on the other rows, nor on how many there are from two to eight, nor on strides or on what shares the kernel.
  *
  * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
- * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). With
- * GENIE_CUDA_RING=1 kernels of products of one row that read a million weights and more are timed too, each run with
- * other weights than the one before it and in turn with the form that is taken without measuring, as other kernels
- * stand beside it in a step: with weights on their way in registers, or in rings of shared memory of several sizes and
- * several blocks a row (the log at `info` has each time). That is off because rings that are faster alone make steps
- * slower (GENIE_CUDA_RING=1 bench_gpu --only decode_llama_8b: 6,095 us a step on an H200, 4,890 without). The choice is
+ * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). The choice is
  * stored beside the compiled kernels and is part of the executor's identity, so that the next process computes the same
  * bits. These kernels take plain f32 products of any shape, alignment and transposition;
  * `bench_gpu --only products_f32 --verbose` sets them beside cuBLASLt.
@@ -99,7 +92,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 34
+#define GN__CU_GENERATOR 35
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -11685,7 +11678,6 @@ static const char one_text[] =
     "* APART == ROWS };\n"
     "  static M int k(int i, int place, int first) { return i / G * P::LANES + (REGULAR ? first + i % G * EACH : "
     "lane_k<P::LANES, V>(i % G * ROWS + place)); }\n"
-    "  static M int at(int turn, int g, int place, int first) { return turn * P::LANES + k(g, place, first); }\n"
     "};\n"
     "// Which matrix a block multiplies by: of P::MATS of one shape the first two, their columns and the stride of "
     "their "
@@ -11709,7 +11701,7 @@ static const char one_text[] =
     "    UNROLL for (int j = 0; j < U / G; j++) {\n"
     "      const int l = (s / G + j) * P::LANES + first - place / R::APART;\n"
     "      own[j] = zeros();\n"
-    "      if (l < P::k) own[j] = P::ROWS_WITHIN || P::AHEAD ? *(const uint4 *)(x + l) : cached(x + l);\n"
+    "      if (l < P::k) own[j] = P::ROWS_WITHIN ? *(const uint4 *)(x + l) : cached(x + l);\n"
     "    }\n"
     "  }\n"
     "  M float at(int i, int place) const {\n"
@@ -11720,12 +11712,10 @@ static const char one_text[] =
     "  }\n"
     "};\n"
     "// Joins the sums of a block's threads, or of a cluster's: as halves of all lanes.\n"
-    "// turn: how many the block has joined before; what one turn reads of the others' sums the next does not write\n"
     "template <class P, int G, class E> M void vector_times_end(float (*acc_)[G][P::V], bool mine, int tx, int rank, "
-    "int first, E &e, best_of<float, false> &best, int turn) {\n"
+    "int first, E &e, best_of<float, false> &best) {\n"
     "  enum { V = P::V, TX = P::TX, MATS = P::MATS };\n"
-    "  __shared__ float parts_[P::AHEAD ? 2 : 1][MATS][P::S * 8][32];\n"
-    "  float (*part)[P::S * 8][32] = parts_[P::AHEAD ? turn & 1 : 0];\n"
+    "  __shared__ float part[MATS][P::S * 8][32];\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;\n"
     "  UNROLL for (int q = 0; q < MATS; q++) {\n"
     "    float *acc = acc_[q][0];\n"
@@ -11815,7 +11805,7 @@ static const char one_text[] =
     "  if (P::NEXT == 3) let_next_start();\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
-    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, best, 0);\n"
+    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, best);\n"
     "  if (P::BEST && !rank) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp.\n"
@@ -11871,15 +11861,15 @@ static const char one_text[] =
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
-    "// The same with B's columns contiguous: R columns at a time to each warp, of each matrix.\n"
-    "template <class P, int G> M void vector_columns(uint4 (*w)[G], const vector_of<typename P::T> &m, int col, int "
-    "c0) {\n"
-    "  const int lane = threadIdx.x & 31;\n"
-    "  UNROLL for (int r = 0; r < P::R * P::MATS; r++) UNROLL for (int c = 0; c < G; c++) {\n"
-    "    const int l = ((c0 + c) * 32 + lane) * P::V, at = col + r % P::R;\n"
-    "    w[r][c] = zeros();\n"
-    "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(m.b[r / P::R] + (i64)(at < m.n ? at : m.n - 1) "
-    "* m.stride + l);\n"
+    "// B's columns contiguous: chunk c of R columns of each matrix, 16 bytes to a lane; of columns beyond the last "
+    "nothing is read.\n"
+    "template <class P> M void vector_columns(uint4 *w, const vector_of<typename P::T> &m, int col, int c) {\n"
+    "  const int l = (c * 32 + (int)(threadIdx.x & 31)) * P::V;\n"
+    "  UNROLL for (int r = 0; r < P::R * P::MATS; r++) {\n"
+    "    const int at = col + r % P::R;\n"
+    "    w[r] = zeros();\n"
+    "    if (at < m.n && (P::k % (32 * P::V) == 0 || l < P::k)) w[r] = stream(m.b[r / P::R] + (i64)at * m.stride + "
+    "l);\n"
     "  }\n"
     "}\n"
     "template <class P> struct vector_sums { enum { H = P::LANES / (32 * P::V), N = P::R * P::MATS }; float "
@@ -11887,15 +11877,6 @@ static const char one_text[] =
     "template <class P> M void vector_columns_begin(vector_sums<P> &acc) {\n"
     "  UNROLL for (int r = 0; r < vector_sums<P>::N; r++) UNROLL for (int h = 0; h < vector_sums<P>::H; h++) UNROLL "
     "for (int v = 0; v < P::V; v++) acc.v[r][h][v] = 0.f;\n"
-    "}\n"
-    "template <class P, int G> M void vector_columns_take(vector_sums<P> &acc, const uint4 (*w)[G], const float "
-    "(*x)[P::V]) {\n"
-    "  const typename P::T tag = typename P::T();\n"
-    "  UNROLL for (int r = 0; r < vector_sums<P>::N; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v "
-    "< P::V; v++) {\n"
-    "    float &to = acc.v[r][c % vector_sums<P>::H][v];\n"
-    "    to = gn_fma(x[c][v], part_of(w[r][c], v, tag), to);\n"
-    "  }\n"
     "}\n"
     "// The sums of R columns, each to its lane.\n"
     "template <class P, class E> M void vector_columns_end(vector_sums<P> &acc, int col, int n, E &e, best_of<float, "
@@ -11911,79 +11892,6 @@ static const char one_text[] =
     "  if (lane >= P::R || col + lane >= n) return;\n"
     "  if (P::BEST) best.take(e.value(y[0]), col + lane); else e.end(col + lane, y[0], y[1]);\n"
     "}\n"
-    "template <class P, class N, class E> M void vector_dot(const typename P::T *a, const N &norm, const "
-    "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
-    "*parts, u32 *done, i64 *out) {\n"
-    "  typedef typename P::T T;\n"
-    "  enum { V = P::V, R = P::R, MATS = P::MATS, MOST = P::LOADS / MATS, CH = (P::k + 32 * V - 1) / (32 * V), G = CH "
-    "< MOST ? CH "
-    ": MOST };\n"
-    "  __shared__ uint4 row_[P::ROWS_WITHIN ? (P::k + V - 1) / V : 1];\n"
-    "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
-    "  float x[G][V], mean = 0.f, scale = 1.f;\n"
-    "  vector_sums<P> acc;\n"
-    "  uint4 w[R * MATS][G];\n"
-    "  int col = (m.block * 8 + (int)(threadIdx.x >> 5)) * R;\n"
-    "  best_of<float, false> best;\n"
-    "  best.init();\n"
-    "  if (P::NEXT == 0) let_next_start();\n"
-    "  if (!P::EARLY) await_previous();\n"
-    "  vector_columns_begin<P>(acc);\n"
-    "  vector_columns<P, G>(w, m, col, 0);\n"
-    "  if (lane < R && col + lane < m.n) e.early(col + lane);\n"
-    "  if (P::NEXT == 1) let_next_start();\n"
-    "  if (CH == G) {                                                    // the row in registers\n"
-    "    uint4 g[G], h[G];\n"
-    "    const T tag = T();\n"
-    "    UNROLL for (int c = 0; c < G; c++) {\n"
-    "      const int l = (c * 32 + lane) * V;\n"
-    "      g[c] = h[c] = zeros();\n"
-    "      if (P::HAS_GAIN && l < P::k) g[c] = stream(gain + l);\n"
-    "      if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
-    "    }\n"
-    "    await_previous();\n"
-    "    if (P::NEXT >= 2) let_next_start();\n"
-    "    if (P::ROWS_WITHIN) { norm.run((T *)row_, 0, 1, blockIdx.x == 0); __syncthreads(); a = (const T *)row_; }\n"
-    "    if (lane < R && col + lane < m.n) e.load(col + lane);\n"
-    "    vector_norm<P>(a, x, &mean, &scale);\n"
-    "    UNROLL for (int c = 0; c < G; c++)\n"
-    "      if (P::NORM && (c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) x[c][v] = "
-    "vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), part_of(h[c], v, tag));\n"
-    "    while (col < m.n) {\n"
-    "      const int at = col;\n"
-    "      vector_columns_take<P, G>(acc, w, x);\n"
-    "      col += step;\n"
-    "      vector_columns<P, G>(w, m, col, 0);\n"
-    "      vector_columns_end<P>(acc, at, m.n, e, best);\n"
-    "      if (lane < R && col + lane < m.n) { e.early(col + lane); e.load(col + lane); }\n"
-    "    }\n"
-    "  } else {\n"
-    "    await_previous();\n"
-    "    if (P::NEXT >= 2) let_next_start();\n"
-    "    if (P::ROWS_WITHIN) { norm.run((T *)row_, 0, 1, blockIdx.x == 0); __syncthreads(); a = (const T *)row_; }\n"
-    "    if (lane < R && col + lane < m.n) e.load(col + lane);\n"
-    "    while (col < m.n) {\n"
-    "      const int at = col;\n"
-    "      for (int c0 = 0; c0 < CH; c0 += G) {\n"
-    "        UNROLL for (int c = 0; c < G; c++) {\n"
-    "          const int l = ((c0 + c) * 32 + lane) * V;\n"
-    "          T raw_[V];\n"
-    "          UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
-    "          if (l < P::k) { vload<V>(raw_, a + l); UNROLL for (int v = 0; v < V; v++) x[c][v] = get(raw_[v]); }\n"
-    "        }\n"
-    "        vector_columns_take<P, G>(acc, w, x);\n"
-    "        if (c0 + G >= CH) col += step;\n"
-    "        vector_columns<P, G>(w, m, col, c0 + G >= CH ? 0 : c0 + G);\n"
-    "      }\n"
-    "      vector_columns_end<P>(acc, at, m.n, e, best);\n"
-    "      if (lane < R && col + lane < m.n) { e.early(col + lane); e.load(col + lane); }\n"
-    "    }\n"
-    "  }\n"
-    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
-    "}\n"
-    "// ---- the same with the weights in a ring: each thread has AHEAD copies of its own 16 bytes on their way into "
-    "shared memory, where it alone reads them; the row lies there too ----\n"
-    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "// Waits for what is before, and leaves the row in `to` as it is multiplied.\n"
     "template <class P, class N> M void vector_row(const typename P::T *a, const N &norm, const typename P::T *gain, "
     "const typename P::T *shift, typename P::T *to) {\n"
@@ -12015,124 +11923,61 @@ static const char one_text[] =
     "  } else for (int i = threadIdx.x * V; i < P::k; i += 256 * V) *(uint4 *)(to + i) = cached(a + i);\n"
     "  __syncthreads();\n"
     "}\n"
-    "// Tiles of columns follow one another in a block, and their weights in its ring.\n"
-    "template <class P, class N, class E> M void vector_times_ring(const typename P::T *a, const N &norm, const "
+    "// A row that is multiplied from shared memory, where it fits, by columns that lie along memory: W columns at a "
+    "time "
+    "to each warp (R of each matrix), of which a thread has G * W loads of 16 bytes on their way; the next turn's "
+    "follow "
+    "as soon as a register is free.\n"
+    "template <class P, class N, class E> M void vector_dot(const typename P::T *a, const N &norm, const "
     "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
     "*parts, u32 *done, i64 *out) {\n"
-    "  enum { V = P::V, TX = P::TX, MATS = P::MATS, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, "
-    "TURNS = (P::k + P::LANES - 1) / P::LANES, AHEAD = P::AHEAD };\n"
     "  typedef typename P::T T;\n"
-    "  DYNAMIC_SHARED(memory);\n"
-    "  T *row = (T *)memory;\n"
-    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = m.block % P::S, "
-    "place = (lane / TX * 8 + warp) * P::S + rank, first_k = lane_k<P::LANES, V>(place), step = m.blocks / P::S * "
-    "COLUMNS;\n"
-    "  typedef vector_turn<P, G, ROWS> turn;\n"
-    "  vector_own<P, turn, G, G, G != 1 && turn::REGULAR> x;\n"
+    "  enum { V = P::V, R = P::R, W = R * P::MATS, H = vector_sums<P>::H, CH = (P::k + 32 * V - 1) / (32 * V), MOST = "
+    "P::LOADS / W, TURNS = (CH + MOST - 1) / MOST, G = ((CH + TURNS - 1) / TURNS + H - 1) / H * H, WITHIN = P::k * "
+    "(int)sizeof(T) <= 32768 };\n"
+    "  __shared__ uint4 row_[WITHIN ? (P::k + V - 1) / V : 1];\n"
+    "  T *const row = (T *)row_;\n"
+    "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
     "  const T tag = T();\n"
-    "  const u32 ring = shared_address(memory) + P::ROW_BYTES + threadIdx.x * 16;\n"
-    "  const uint4 *read = (const uint4 *)(memory + P::ROW_BYTES) + threadIdx.x;\n"
-    "  int first = m.block / P::S * COLUMNS, next = first + tx * V, next_t = 0, to = 0;\n"
+    "  vector_sums<P> acc;\n"
+    "  uint4 w[G][W];\n"
+    "  int col = (m.block * 8 + (int)(threadIdx.x >> 5)) * R;\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
     "  if (P::NEXT == 0) let_next_start();\n"
-    "  if (P::S > 1) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "#define RING_LOAD(g)\\\n"
-    "  do {\\\n"
-    "    const int k_ = turn::at(next_t, g, place, first_k);\\\n"
-    "    const bool in_ = P::FULL || k_ < P::k;\\\n"
-    "    if (next < m.n) UNROLL for (int q = 0; q < MATS; q++) copy16(ring + (to * MATS + q) * 4096, in_ ? m.b[q] + "
-    "(i64)k_ * m.stride + next : m.b[q], in_ ? 16 : 0);\\\n"
-    "    copy_commit();\\\n"
-    "    to = to + 1 & AHEAD;\\\n"
-    "    if ((g) == G - 1 && ++next_t == TURNS) { next_t = 0; next += step; }\\\n"
-    "  } while (0)\n"
-    "  UNROLL for (int i = 0; i < AHEAD; i++) RING_LOAD(i % G);\n"
-    "  if (P::S > 1) cluster_wait();                                       // the cluster's first block has begun\n"
-    "  vector_row<P>(a, norm, gain, shift, row);\n"
-    "  for (int tile = 0; first < m.n; first += step, tile++) {\n"
-    "    const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < m.n;\n"
-    "    float acc_[MATS][G][V];\n"
-    "    if (mine) { e.early(first + lane); e.load(first + lane); }\n"
-    "    UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) "
-    "acc_[q][g][v] = 0.f;\n"
-    "    for (int t = 0; t < TURNS; t++) {\n"
-    "      x.load(row, t * G, place, first_k);\n"
-    "      UNROLL for (int g = 0; g < G; g++) {\n"
-    "        copy_wait<AHEAD - 1>();\n"
-    "        RING_LOAD((g + AHEAD) % G);                                   // where the thread read one step ago\n"
-    "        const float y = x.at(g, place);\n"
-    "        UNROLL for (int q = 0; q < MATS; q++) {\n"
-    "          const uint4 w = read[(to * MATS + q) * 256];\n"
-    "          UNROLL for (int v = 0; v < V; v++) acc_[q][g][v] = gn_fma(y, part_of(w, v, tag), acc_[q][g][v]);\n"
+    "  vector_columns_begin<P>(acc);\n"
+    "  UNROLL for (int c = 0; c < G; c++) vector_columns<P>(w[c], m, col, c);\n"
+    "  if (lane < R && col + lane < m.n) e.early(col + lane);\n"
+    "  if (WITHIN) {\n"
+    "    vector_row<P>(a, norm, gain, shift, row);\n"
+    "  } else {\n"
+    "    if (P::NEXT == 1) let_next_start();\n"
+    "    await_previous();\n"
+    "    if (P::NEXT >= 2) let_next_start();\n"
+    "  }\n"
+    "  if (lane < R && col + lane < m.n) e.load(col + lane);\n"
+    "  while (col < m.n) {\n"
+    "    const int at = col;\n"
+    "    for (int turn = 0; turn < TURNS; turn++) {\n"
+    "      const int next = turn + 1 < TURNS ? (turn + 1) * G : 0;\n"
+    "      if (!next) col += step;\n"
+    "      UNROLL for (int c = 0; c < G; c++) {\n"
+    "        const int l = ((turn * G + c) * 32 + lane) * V;\n"
+    "        uint4 x = zeros();\n"
+    "        if (P::k % (32 * V * G) == 0 || l < P::k) x = WITHIN ? *(const uint4 *)(row + l) : cached(a + l);\n"
+    "        UNROLL for (int r = 0; r < W; r++) UNROLL for (int v = 0; v < V; v++) {\n"
+    "          float &to = acc.v[r][c % H][v];\n"
+    "          to = gn_fma(part_of(x, v, tag), part_of(w[c][r], v, tag), to);\n"
     "        }\n"
+    "        vector_columns<P>(w[c], m, col, next + c);\n"
     "      }\n"
     "    }\n"
-    "    vector_times_end<P, G>(acc_, mine, tx, rank, first, e, best, tile);\n"
-    "  }\n"
-    "#undef RING_LOAD\n"
-    "  if (P::NEXT == 3) let_next_start();\n"
-    "  if (P::BEST && !rank) vector_best<P>(best, parts, done, out);\n"
-    "}\n"
-    "// The same with B's columns contiguous: R of them at a time to each warp, of each matrix, as one line of "
-    "chunks.\n"
-    "template <class P> M void vector_dot_copy(u32 to, const vector_of<typename P::T> &m, int col, int c) {\n"
-    "  const int l = (c * 32 + (int)(threadIdx.x & 31)) * P::V;\n"
-    "  const bool in = P::k % (32 * P::V) == 0 || l < P::k;\n"
-    "  UNROLL for (int r = 0; r < P::R * P::MATS; r++) {\n"
-    "    const int at = col + r % P::R;\n"
-    "    copy16(to + r * 4096, in ? m.b[r / P::R] + (i64)(at < m.n ? at : m.n - 1) * m.stride + l : m.b[0], in ? 16 "
-    ": 0);\n"
-    "  }\n"
-    "}\n"
-    "template <class P, class N, class E> M void vector_dot_ring(const typename P::T *a, const N &norm, const "
-    "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
-    "*parts, u32 *done, i64 *out) {\n"
-    "  typedef typename P::T T;\n"
-    "  enum { V = P::V, R = P::R, W = R * P::MATS, CH = (P::k + 32 * V - 1) / (32 * V), AHEAD = P::AHEAD };\n"
-    "  DYNAMIC_SHARED(memory);\n"
-    "  T *row = (T *)memory;\n"
-    "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
-    "  const u32 ring = shared_address(memory) + P::ROW_BYTES + threadIdx.x * 16;\n"
-    "  const uint4 *read = (const uint4 *)(memory + P::ROW_BYTES) + threadIdx.x;\n"
-    "  int col = (m.block * 8 + (int)(threadIdx.x >> 5)) * R, next = col, next_c = 0, to = 0, from = 0;\n"
-    "  vector_sums<P> acc;\n"
-    "  best_of<float, false> best;\n"
-    "  best.init();\n"
-    "  if (P::NEXT == 0) let_next_start();\n"
-    "  if (!P::EARLY) await_previous();\n"
-    "#define RING_LOAD()\\\n"
-    "  do {\\\n"
-    "    if (next < m.n) vector_dot_copy<P>(ring + to * (W * 4096), m, next, next_c);\\\n"
-    "    copy_commit();\\\n"
-    "    to = to + 1 & AHEAD;\\\n"
-    "    if (++next_c == CH) { next_c = 0; next += step; }\\\n"
-    "  } while (0)\n"
-    "  UNROLL for (int i = 0; i < AHEAD; i++) RING_LOAD();\n"
-    "  vector_columns_begin<P>(acc);\n"
-    "  vector_row<P>(a, norm, gain, shift, row);\n"
-    "  for (; col < m.n; col += step) {\n"
+    "    vector_columns_end<P>(acc, at, m.n, e, best);\n"
     "    if (lane < R && col + lane < m.n) { e.early(col + lane); e.load(col + lane); }\n"
-    "    for (int c = 0; c < CH; c++) {\n"
-    "      const int l = (c * 32 + lane) * V;\n"
-    "      uint4 w[W][1];\n"
-    "      float x[1][V];\n"
-    "      copy_wait<AHEAD - 1>();\n"
-    "      RING_LOAD();                                                    // where the thread read one chunk ago\n"
-    "      UNROLL for (int r = 0; r < W; r++) w[r][0] = read[(from * W + r) * 256];\n"
-    "      T raw_[V];\n"
-    "      UNROLL for (int v = 0; v < V; v++) x[0][v] = 0.f;\n"
-    "      if (l < P::k) { vload<V>(raw_, row + l); UNROLL for (int v = 0; v < V; v++) x[0][v] = get(raw_[v]); }\n"
-    "      vector_columns_take<P, 1>(acc, w, x);\n"
-    "      from = from + 1 & AHEAD;\n"
-    "    }\n"
-    "    vector_columns_end<P>(acc, col, m.n, e, best);\n"
     "  }\n"
-    "#undef RING_LOAD\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
-    "#endif\n"
     "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
     "// What a part's sums are worth beside the maximum of all parts\n"
     "template <class P> M float share_of(float top, float sum, float all) { "
@@ -12412,7 +12257,7 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
 typedef struct vector_form {
     product p;
     int64_t vector, stride;
-    uint32_t splits, columns, side, grid, lanes, loads, ahead, row, next;
+    uint32_t splits, columns, side, grid, lanes, loads, row, next;
     bool dot, quantised;
     quant_form q;
     few_form few; /* of p.m rows, where that is more than one */
@@ -12453,6 +12298,10 @@ static bool vector_few(const emit *e, uint32_t node, vector_form *form) {
     return form->few.wide && form->few.wide_x;
 }
 
+/* Loads of 16 bytes that a thread has on their way where columns lie along memory: 64 of the 128 registers that two
+   blocks a processor leave it. What a processor has on its way, 128 KiB, is what reads at its memory's speed. */
+enum { VECTOR_LOADS = 16 };
+
 /* all: columns of all products of the kernel, 0: of this one. They say how many blocks share k; the lanes that sum it,
    and so the bits, are those of the product alone. */
 static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form *form) {
@@ -12482,10 +12331,9 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     form->side = (uint32_t)w.side;
     form->splits = form->dot ? 1 : (uint32_t)w.splits;
     form->lanes = (uint32_t)row_lanes_of(e, &form->p, bytes).lanes; /* its own: the order of a sum is by its shape */
-    form->loads = form->dot ? 4 : 12;
+    form->loads = form->dot ? VECTOR_LOADS : 2 * VECTOR_LOADS;
     int64_t tiles = blocks_for(form->p.n, form->side * form->vector);
-    form->columns = form->dot ? (uint32_t)(whole.n / (blocks * 8)) : 32;
-    if (form->dot) form->columns = form->columns > 3 ? 3 : form->columns < 1 ? 1 : form->columns;
+    form->columns = !form->dot ? 32 : blocks_for(whole.n, 8) > 2 * blocks ? 2 : 1;
     int64_t grid = form->dot ? blocks_for(form->p.n, 8 * form->columns) : tiles * form->splits;
     if (form->dot && grid > 2 * blocks) grid = 2 * blocks;
     form->grid = (uint32_t)grid;
@@ -12714,12 +12562,11 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
     put(&e->types,
         "struct @_p { typedef %s T; enum { k = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, "
         "HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %u, LANES = %u, FULL = %d, MATS = %d, ROWS_WITHIN = %d, "
-        "LOADS = %u, AHEAD = %u, ROW_BYTES = %u };\n"
+        "LOADS = %u };\n"
         "  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
         types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->vector, form->splits,
         form->side, form->columns, early, g->norm != 0, gain, shift, best, form->next, form->lanes, full,
-        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, form->ahead, form->row,
-        (unsigned long long)attrs[0]);
+        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, (unsigned long long)attrs[0]);
 }
 
 /* Blocks of a part, and how many share k by the columns of all parts: the fewer there are, the more. False: the parts
@@ -12752,7 +12599,7 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     }
     for (uint32_t i = 0; i < g->n; i++) {
         vector_choose(e, vector_product(e, g, i, 0), n, &own);
-        if (g->parts[i].product[1] && own.columns > 2) own.columns = 2;
+        if (own.dot && g->parts[i].product[1]) own.columns = 1;
         if (!i) *form = own;
         uint32_t turns = own.lanes * own.side / (256 * own.splits),
                  loads = own.loads / (g->parts[i].product[1] ? 2 : 1);
@@ -12794,7 +12641,7 @@ static void vector_label(const emit *e, const vector_group *g, const vector_form
     const vector_part *p = &g->parts[0];
     bool ends = false;
     for (uint32_t i = 0; i < g->n; i++) ends = ends || g->parts[i].loop;
-    snprintf(out, size, "%s%s%s%s_%s%s%s", form->ahead ? "ring_" : "",
+    snprintf(out, size, "%s%s%s_%s%s%s",
              g->norm   ? "norm_"
              : g->rows ? "rows_"
                        : "",
@@ -12828,116 +12675,6 @@ static bool vectors_early(const emit *e, const vector_group *g) {
     return early;
 }
 
-/* ---- other forms of the same kernel, which give the same bits: measured where that is worth it ---- */
-
-/* Of the index-th: KiB of a block's ring, how many times as many blocks share k; where columns are contiguous, how many
-   of them a warp has at a time, and blocks a processor. */
-static const struct {
-    uint32_t ring, splits, columns, blocks;
-} vector_rings[] = { { 0, 1, 0, 0 }, { 32, 1, 2, 2 }, { 64, 1, 1, 2 }, { 64, 2, 4, 1 }, { 32, 4, 1, 4 } };
-enum { VECTOR_RINGS = sizeof vector_rings / sizeof *vector_rings, VECTOR_SHARED = 96 << 10 };
-
-/* The blocks of each part where `splits` of them have `columns` at a time: all have as many turns. */
-static void vectors_spread(const emit *e, const vector_group *g, int64_t columns, uint32_t splits, uint32_t each,
-                           uint32_t *blocks) {
-    int64_t most = (int64_t)each * emit_processors(e) / splits, all = 0;
-    for (uint32_t i = 0; i < g->n; i++) {
-        const gn_view *out = view_of(e, vector_product(e, g, i, 0));
-        blocks[i] = (uint32_t)blocks_for(out->dims[out->rank - 1], columns);
-        all += blocks[i];
-    }
-    int64_t turns = blocks_for(all, most ? most : 1);
-    for (uint32_t i = 0; i < g->n; i++) blocks[i] = (uint32_t)blocks_for(blocks[i], turns) * splits;
-}
-
-/* The index-th form with a ring in shared memory, from the one that is chosen without measuring. */
-static bool vectors_ring(const emit *e, const vector_group *g, uint32_t index, vector_form *form, uint32_t *blocks) {
-    uint32_t mats = g->parts[0].product[1] ? 2 : 1, bytes = 16 / (uint32_t)form->vector, step, fit = 2;
-    if (!index || index >= VECTOR_RINGS || form->quantised || !emit_has_async_copies(e)) return false;
-    form->row = ((uint32_t)form->p.k * bytes + 127) & ~127u;
-    if (form->dot) {
-        form->columns = vector_rings[index].columns / mats ? vector_rings[index].columns / mats : 1;
-        vectors_spread(e, g, 8 * (int64_t)form->columns, 1, vector_rings[index].blocks, blocks);
-        step = form->columns * mats * 4096;
-        if (form->lanes != 32 * (uint32_t)form->vector) return false;
-    } else {
-        uint32_t more = emit_has_clusters(e) ? vector_rings[index].splits : 1;
-        while (more > 1 && (form->splits * more > 8 || form->lanes * form->side < 256 * form->splits * more)) more /= 2;
-        form->splits *= more;
-        vectors_spread(e, g, form->side * form->vector, form->splits, vector_rings[index].blocks, blocks);
-        step = mats * 4096;
-    }
-    while (fit * 2 * step <= vector_rings[index].ring << 10) fit *= 2;
-    form->ahead = fit - 1;
-    form->next = 1;
-    return form->row + fit * step <= VECTOR_SHARED;
-}
-
-static uint64_t vector_mark(const vector_form *f, const uint32_t *blocks, uint32_t n) {
-    int64_t words[6] = { f->ahead, f->splits, f->columns, f->next, f->grid, f->row };
-    return hash_bytes(hash_bytes(12, words, sizeof words), blocks, n * sizeof *blocks);
-}
-
-/* By what the choice among forms is kept. */
-static product_key vectors_key(const emit *e, const vector_group *g) {
-    uint32_t node = vector_product(e, g, 0, 0);
-    const gn_view *x = view_of(e, input(e, node, 0));
-    uint32_t words[8] = { x->dtype, g->norm != 0,           g->rows != 0,         g->parts[0].product[1] != 0,
-                          g->n,     g->rows ? g->given : 0, emit_has_clusters(e), vectors_early(e, g) };
-    uint64_t h = hash_bytes(11, words, sizeof words);
-    int64_t n = 0;
-    for (uint32_t i = 0; i < g->n; i++) {
-        const vector_part *p = &g->parts[i];
-        const gn_kernel_step *s = p->loop ? &e->layout->steps[p->loop - 1] : NULL;
-        for (int q = 0; q < 2 && p->product[q]; q++) {
-            const gn_view *b = view_of(e, input(e, vector_product(e, g, i, q), 1));
-            h = hash_view(h, b);
-            n += b->dims[b->rank - 1];
-        }
-        for (uint32_t k = 0; s && k < s->n_instrs; k++)
-            h = hash_bytes(h, &e->layout->instrs[s->instr + k].op, sizeof(uint16_t));
-        h = hash_bytes(h, &(uint32_t){ p->best != 0 }, sizeof(uint32_t));
-    }
-    return (product_key){ 1, n, x->dims[x->rank - 1], g->n, h };
-}
-
-/* An operation of one row reads as many bytes as 2,048 of many rows take time: below this launching is all. */
-enum { VECTOR_WORTH = 2048 };
-
-static bool vectors_are_measured(const emit *e, const vector_group *g) {
-    uint32_t node = vector_product(e, g, 0, 0);
-    const product_key key = vectors_key(e, g);
-    return env_is("GENIE_CUDA_RING", "1") && gn_view_count(view_of(e, input(e, node, 0))) == key.k && !all_by_blas() &&
-           !node_is(e, node, GN_OP_LINEAR_QUANTIZED) && emit_has_async_copies(e) &&
-           emit_measures(e, view_of(e, input(e, node, 0))->dtype, 2. * (double)key.n * (double)key.k * VECTOR_WORTH);
-}
-
-/* The form that runs: what is measured now, else what is stored, else without a ring. */
-static void vectors_form(emit *e, const vector_group *g, vector_form *form, uint32_t *blocks) {
-    choice c = { CHOICE_MODEL, 0, 0 };
-    vectors_choose(e, g, form, blocks);
-    const vector_form model = *form;
-    uint32_t own[VECTOR_PARTS];
-    memcpy(own, blocks, sizeof own);
-    if (model.p.m > 1) return;
-    if (e->given) c = *e->given;
-    else if (asked_rank()) c = (choice){ CHOICE_OWN, (uint32_t)asked_rank(), 0 };
-    else if (vectors_are_measured(e, g)) {
-        const product_key key = vectors_key(e, g);
-        emit_choice(e, &key, &c);
-    }
-    bool ring = c.kind == CHOICE_OWN && c.index && vectors_ring(e, g, c.index, form, blocks);
-    bool lost =
-        c.kind == CHOICE_OWN && !e->given && !asked_rank() && (!ring || vector_mark(form, blocks, g->n) != c.mark);
-    if (!ring || lost) {
-        *form = model;
-        memcpy(blocks, own, sizeof own);
-    }
-    e->mark = vector_mark(form, blocks, g->n);
-    e->n_other += ring && !lost;
-    e->n_lost += lost;
-}
-
 static void emit_vector(emit *e, const vector_group *g) {
     uint32_t node = vector_product(e, g, 0, 0), norm = g->norm ? e->layout->steps[g->norm - 1].node : node;
     uint32_t n_ins = g->norm ? e->part->nodes[norm].n_ins : 1, blocks[VECTOR_PARTS], grid = 0;
@@ -12947,7 +12684,7 @@ static void emit_vector(emit *e, const vector_group *g) {
     text endings = { 0 }, within = { 0 };
     vector_form form;
     char name[64];
-    vectors_form(e, g, &form, blocks);
+    vectors_choose(e, g, &form, blocks);
     if (form.p.m > 1 && g->rows) form.row = few_bytes(&form.p, types[view_of(e, input(e, node, 0))->dtype].bytes);
     for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
     put_vector_type(e, g, &form, vectors_early(e, g));
@@ -12970,24 +12707,21 @@ static void emit_vector(emit *e, const vector_group *g) {
     }
     if (form.p.m > 1) put(&e->body, "  few_times<@_p>(%s, norm, m, e);\n", g->rows ? "0" : "a");
     else
-        put(&e->body, "  vector_%s%s<@_p>(%s, %s, %s, %s, e, %s);\n",
+        put(&e->body, "  vector_%s<@_p>(%s, %s, %s, %s, e, %s);\n",
             form.quantised ? "quant"
             : form.dot     ? "dot"
                            : "times",
-            form.ahead ? "_ring" : "", g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m",
-            flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
-            part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+            g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m", flags & 1 ? "gain" : "0",
+            flags & 2 ? "shift" : "0", part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
     text_free(&within);
     size_t bytes = (size_t)grid * 16;
     if (part->best && bytes > e->scratch) e->scratch = bytes;
-    uint32_t step = (form.dot ? form.columns : 1) * (part->product[1] ? 2 : 1) * 4096,
-             ring = form.ahead ? form.row + (form.ahead + 1) * step : 0;
-    if (form.ahead) e->bounds = "__launch_bounds__(256, 2)";
-    if (form.p.m > 1) ring = few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row);
-    emit_launch_shared(e, name, grid, 1, 256, ring);
+    if (form.dot && form.p.m == 1) e->bounds = "__launch_bounds__(256, 2)";
+    emit_launch_shared(e, name, grid, 1, 256,
+                       form.p.m > 1 ? few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row) : 0);
 }
 
 /* What makes the query (which 0) or the appended row of keys: 0 nothing, 1 a warp, 2 all threads of a block. */
@@ -14166,10 +13900,9 @@ static uint32_t vectors_count(const vector_group *g) {
 static bool fuses_norm(const emit *e, const readers *r, uint32_t base, const vector_group *g) {
     vector_form form;
     uint32_t node = e->layout->steps[g->parts[0].product[0] - 1].node;
-    int64_t most = g->parts[0].product[1] ? 2 : 4;
     vector_choose(e, node, 0, &form);
     if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != vectors_count(g) || r->held[base] || !r->step[base] ||
-        form.p.k > (form.dot ? most : 8) * 32 * form.vector || !are_never_appended(e, base, 0))
+        form.p.k > (form.dot ? 4 : 8) * 32 * form.vector || !are_never_appended(e, base, 0))
         return false;
     const gn_view *x = view_of(e, input(e, base, 0));
     if (x->dtype != view_of(e, base)->dtype || x->dims[x->rank - 1] != form.p.k ||
@@ -17675,26 +17408,19 @@ enum {
 static const double clearly_less = 0.985;
 /* what a product reads and writes: larger ones are left to the model too */
 static const size_t measured_bytes = (size_t)4 << 30;
-/* CACHES: so many times what the GPU's cache holds is read before a copy of a weight is read again */
-enum { CACHES = 4, COPIES_MOST = 64, VECTOR_ROUND_US = ROUND_US / 3 };
 
 typedef struct trial {
     emit e;
     choice choice;
     double us[ROUNDS];
-    gn__cu_handle graph; /* of the repeats; NULL: they are launched one by one */
     int n, repeats;
     bool out, other_bits;
 } trial;
-/* One product of a plan, or the products of one row that share a kernel. These read each weight once a step, from
-   memory: their runs take turns with `copies` of all that they read, `stride` bytes apart. */
+/* One product of a plan */
 typedef struct candidate {
     product_key key;
     uint32_t node;
     const gn_kernel_step *tail;
-    const vector_group *vectors;
-    size_t stride;
-    int copies, turn;
     trial trials[TRIALS];
     int n;
     bool by_blas, by_model;
@@ -17716,12 +17442,9 @@ static void trial_add(const plan *p, candidate *tried, choice c) {
                    .inlined = p->emit.inlined,
                    .tail = tried->tail,
                    .given = &t->choice };
-    if (tried->vectors) emit_vector(&t->e, tried->vectors);
-    else emit_product(&t->e, tried->node);
+    emit_product(&t->e, tried->node);
     t->choice.mark = t->e.mark;
     t->e.given = NULL;
-    /* runs follow one another as the kernels of a step do */
-    for (size_t i = 0; tried->vectors && i < t->e.n_launches; i++) t->e.launches[i].waits = true;
     bool again = t->e.failed || t->e.faults;
     for (int i = 0; i < tried->n; i++)
         again = again || (tried->trials[i].choice.kind == c.kind && tried->trials[i].choice.mark == t->choice.mark);
@@ -17737,27 +17460,13 @@ static bool candidate_is_new(const emit *e, const product_key *key, const candid
     return !known;
 }
 
-/* Products of one row at step i. */
-static int candidates_find_vectors(const plan *p, size_t i, candidate *all, int n) {
-    const emit *e = &p->emit;
-    if (!e->fusions[i].vectors || e->fusions[i].inside) return n;
-    const vector_group *g = &e->vectors[e->fusions[i].vectors - 1];
-    if (!vectors_are_measured(e, g)) return n;
-    const product_key key = vectors_key(e, g);
-    if (candidate_is_new(e, &key, all, n))
-        all[n++] = (candidate){ .key = key, .node = vector_product(e, g, 0, 0), .vectors = g };
-    return n;
-}
-
 /* Products of the plan that are worth it and not decided: their number. */
 static int candidates_find(const plan *p, candidate *all) {
     const emit *e = &p->emit;
     int n = 0;
     for (size_t i = 0; i < p->layout.n_steps && n < SHAPES_A_PLAN; i++) {
         const gn_kernel_step *step = &p->layout.steps[i];
-        n = candidates_find_vectors(p, i, all, n);
-        if (e->fusions[i].vectors) continue;
-        if (step->n_instrs || e->fusions[i].inside || e->fusions[i].product ||
+        if (step->n_instrs || e->fusions[i].vectors || e->fusions[i].inside || e->fusions[i].product ||
             !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR)))
             continue;
         emit at = *e;
@@ -17798,21 +17507,9 @@ static size_t candidate_place(const plan *p, candidate *tried, gn__cu_ptr *base,
             total += base_bytes(p, node);
         }
     }
-    tried->stride = total;
-    size_t copies = tried->vectors && total ? 1 + CACHES * (size_t)p->emit.device->cache_bytes / total : 1;
-    tried->copies = copies > COPIES_MOST ? COPIES_MOST : (int)copies;
-    *out_scratch = total * (size_t)tried->copies;
+    *out_scratch = total;
     *out_counts = *out_scratch + align_up(scratch);
     return *out_counts + align_up((ERROR_WORDS + 1) * 4);
-}
-
-/* What the trials read and write is the turn-th copy from now on. */
-static void candidate_turn(const plan *probe, candidate *tried, int turn) {
-    size_t by = (size_t)(turn - tried->turn) * tried->stride;
-    if (turn == tried->turn) return;
-    for (size_t i = 0; i < (size_t)probe->part->n_nodes + probe->part->n_updates + 1; i++)
-        if (probe->base[i]) probe->base[i] += by;
-    tried->turn = turn;
 }
 
 /* Numbers of ±0.5 to ±1, drawn anew for each word; of other dtypes zeros. */
@@ -17837,41 +17534,22 @@ static gn_result candidate_fill(executor *x, const plan *p, const gn__cu_ptr *ba
     return GN_OK;
 }
 
-static gn_result trial_run(executor *x, plan *probe, candidate *tried, const trial *t, int turn, gn_fault *f) {
+static gn_result trial_run(executor *x, plan *probe, const trial *t, gn_fault *f) {
     gn_result r = GN_OK;
-    if (tried->vectors && turn % 2) t = &tried->trials[0];
     probe->emit = t->e;
-    candidate_turn(probe, tried, turn % tried->copies);
     for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, probe, &t->e.launches[l], f);
     return r;
 }
 
-/* The repeats of a kernel that takes as long as a launch are replayed as those of a step are. */
-static void trial_capture(executor *x, plan *probe, candidate *tried, trial *t) {
-    gn__cu_handle graph = NULL;
-    gn_result r = GN_OK;
-    if (!tried->vectors || t->graph || t->repeats < 2 || env_is("GENIE_CUDA_GRAPH", "0") ||
-        cu.cuStreamBeginCapture(x->stream, 2) != 0)
-        return;
-    for (int i = 0; i < t->repeats && r == GN_OK; i++) r = trial_run(x, probe, tried, t, i, NULL);
-    if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || !graph) return;
-    if (r != GN_OK || cu.cuGraphInstantiateWithFlags(&t->graph, graph, 0) != 0) t->graph = NULL;
-    cu.cuGraphDestroy(graph);
-}
-
-/* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. Of one row every other run is
-   the model's form: beside a kernel of a step stand others than itself, and what it costs these is its own cost. */
-static double trial_time(executor *x, plan *probe, candidate *tried, trial *t, const gn__cu_handle events[2]) {
+/* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. */
+static double trial_time(executor *x, plan *probe, const trial *t, const gn__cu_handle events[2]) {
     float ms = 0;
     gn_fault f = { 0 };
     gn_result r = GN_OK;
-    trial_capture(x, probe, tried, t);
     /* a run before the first event, so that the GPU does not wait for the host */
-    for (int i = t->repeats > 1 ? -1 : 0; i < (t->graph ? 1 : t->repeats) && r == GN_OK; i++) {
+    for (int i = t->repeats > 1 ? -1 : 0; i < t->repeats && r == GN_OK; i++) {
         if (!i && cu.cuEventRecord(events[0], x->stream) != 0) r = GN_INTERNAL;
-        if (r != GN_OK) break;
-        if (t->graph) r = cu.cuGraphLaunch(t->graph, x->stream) ? GN_INTERNAL : GN_OK;
-        else r = trial_run(x, probe, tried, t, i < 0 ? 0 : i, &f);
+        if (r == GN_OK) r = trial_run(x, probe, t, &f);
     }
     int waited = cu.cuEventRecord(events[1], x->stream) ? 1 : cu.cuEventSynchronize(events[1]);
     if (waited != 0) driver_fail(x, NULL, waited, "cuEventSynchronize");
@@ -17885,33 +17563,8 @@ static double trial_time(executor *x, plan *probe, candidate *tried, trial *t, c
 
 enum { COMPARED_BYTES = 4 << 20 }; /* of a result's begin and of its end: tiles alike lie between */
 
-/* The node of each result of products of one row, or GN_NO_NODE. */
-static uint32_t vectors_result(const plan *probe, const candidate *tried, uint32_t i) {
-    emit e = { .layout = (gn_layout *)&probe->layout };
-    return i < tried->vectors->n ? part_out(&e, &tried->vectors->parts[i]) : GN_NO_NODE;
-}
-
-/* Their bytes, one after another; before a trial's first run they are other than any. */
-static bool trial_results(executor *x, const plan *probe, const candidate *tried, char *out, size_t *out_bytes) {
-    uint32_t node;
-    *out_bytes = 0;
-    for (uint32_t i = 0; (node = vectors_result(probe, tried, i)) != GN_NO_NODE; i++) {
-        const gn_view *view = &probe->layout.lay[node].view;
-        size_t bytes = (size_t)gn_view_count(view) * types[view->dtype].bytes;
-        gn__cu_ptr at = probe->base[probe->layout.lay[node].base];
-        if (!at || *out_bytes + bytes > (size_t)2 * COMPARED_BYTES) return false;
-        at += (gn__cu_ptr)view->offset;
-        if ((out ? cu.cuMemcpyDtoHAsync(out + *out_bytes, at, bytes, x->stream)
-                 : cu.cuMemsetD8Async(at, 0xff, bytes, x->stream)) != 0)
-            return false;
-        *out_bytes += bytes;
-    }
-    return cu.cuStreamSynchronize(x->stream) == 0;
-}
-
 /* The bytes of the result that a trial has left, begin and end. False: they cannot be had. */
 static bool trial_result(executor *x, const plan *probe, const candidate *tried, char *out, size_t *out_bytes) {
-    if (tried->vectors) return trial_results(x, probe, tried, out, out_bytes);
     uint32_t node = tried->tail ? tried->tail->node : tried->node;
     const gn_view *view = &probe->layout.lay[node].view;
     size_t bytes = (size_t)gn_view_count(view) * types[view->dtype].bytes,
@@ -17939,11 +17592,6 @@ static void trial_compare(executor *x, const plan *probe, candidate *tried, tria
     t->out = t->other_bits;
 }
 
-static int trial_repeats(const candidate *tried, double us) {
-    if (us > ROUND_US) return 1;
-    return tried->vectors ? 2 + VECTOR_ROUND_US / (16 + (int)us) / 2 * 2 : 1 + ROUND_US / (16 + (int)us);
-}
-
 /* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up,
    the second is always run. */
 static void candidate_time(executor *x, plan *probe, candidate *tried, const gn__cu_handle events[2], char *results) {
@@ -17955,15 +17603,12 @@ static void candidate_time(executor *x, plan *probe, candidate *tried, const gn_
                 t->out = t->out || (!t->e.launches[l].blas && !t->e.launches[l].kernel->function);
             if (t->out) continue;
             if (!r) t->repeats = 1;
-            size_t bytes;
-            t->out = !r && tried->vectors && !trial_results(x, probe, tried, NULL, &bytes);
-            double us = t->out ? -1 : trial_time(x, probe, tried, t, events);
+            double us = trial_time(x, probe, t, events);
             t->out = us < 0;
             if (!r) trial_compare(x, probe, tried, t, results, results + 2 * COMPARED_BYTES);
             spent += us * t->repeats;
-            if (r && i && tried->vectors && t->repeats > 1) us = 2 * us - tried->trials[0].us[tried->trials[0].n - 1];
             if (r) t->us[t->n++] = us;
-            else t->repeats = trial_repeats(tried, us);
+            else t->repeats = us > ROUND_US ? 1 : 1 + ROUND_US / (16 + (int)us);
             if (!r && !i && us > LONGEST_US) return;
         }
     }
@@ -18017,16 +17662,10 @@ static void candidate_measure(executor *x, const plan *p, candidate *tried, cons
         probe.moved = probe.streams = false;
         x->block = memory;
         gn_result r = cu.cuMemsetD8Async(memory + counts, 0, bytes - counts, x->stream) ? GN_INTERNAL : GN_OK;
-        for (int i = 0; i < tried->copies && r == GN_OK; i++) {
-            candidate_turn(&probe, tried, i);
-            r = candidate_fill(x, p, base, fill);
-        }
-        candidate_turn(&probe, tried, 0);
+        if (r == GN_OK) r = candidate_fill(x, p, base, fill);
         if (r == GN_OK) candidate_time(x, &probe, tried, events, results);
         x->block = block;
         if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
-        for (int i = 0; i < tried->n && !is_dead(x); i++)
-            if (tried->trials[i].graph) cu.cuGraphExecDestroy(tried->trials[i].graph);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
         else cu.cuMemFree(memory);
     }
@@ -18054,9 +17693,7 @@ static void candidates_compile(executor *x, const plan *p, candidate *all, int n
     size_t n_launches = 0, cap = 0;
     for (int i = 0; i < n; i++)
         for (uint32_t k = 0; !all[i].by_model && (kind == CHOICE_OWN || all[i].by_blas) &&
-                             k < (all[i].vectors       ? VECTOR_RINGS
-                                  : kind == CHOICE_OWN ? OWN_TRIALS
-                                                       : TRIALS - OWN_TRIALS);
+                             k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS);
              k++)
             trial_add(p, &all[i], (choice){ kind, k, 0 });
     for (int i = 0; i <= n * TRIALS; i++) {

@@ -5,9 +5,11 @@
  *   ./build/bench/genie_bench mlp,rows,gpt2:decode --device cuda:0 --dtype bf16 --tag before
  *   NUMPY_BENCH_CMD='python3 bench/adapters/numpy_cpu.py' ./build/bench/genie_bench mlp
  *   ./build/bench/genie_bench compare build/results/before.json build/results/after.json
+ *   ./build/bench/genie_bench table build/results/mlp.json          cases beside each other, a row for each stack
  *   ./build/bench/genie_bench ablate gpt2:decode --device cuda:0
  *   ./build/bench/genie_bench traces mlp,gpt2:decode --device cuda:0    what GENIE_TRACE costs
  *   ./build/bench/genie_bench core --only matmul                    rows of bench_core, and gpu of bench_gpu
+ *   ./build/bench/genie_bench example chat DIR --max-tokens 64      runs of a program of examples/, timed as a whole
  *
  * Each variable NAME_BENCH_CMD names a command that runs the same on another stack (bench/adapters/README.md); Genie
  * and the commands take turns, --rounds times. Values are compared with double precision before a time counts. --quick
@@ -33,6 +35,7 @@ static void no_workload(const char *word, bool with_transport);
 #include "suite_report.h"
 #include "suite_transport.h"
 #include "suite_compare.h"
+#include "suite_table.h"
 #include "suite_ablate.h"
 #include "suite_traces.h"
 
@@ -164,11 +167,9 @@ static void run_case(const bench_case *k, const settings *s, gn_ctx *g, report *
 
 /* ---- rows of the other benchmarks: they run, and the object that they end with becomes a part of the result ---- */
 
-/* The command of such a program, beside this one. */
+/* The command of such a program. */
 static void rows_command(const char *program, char **args, int n, char *out, size_t size) {
-    char folder[PATH_MAX];
-    own_folder(folder, sizeof folder);
-    size_t at = (size_t)snprintf(out, size, "'%s/%s' --json", folder, program);
+    size_t at = (size_t)snprintf(out, size, "'%s' --json", program);
     for (int i = 0; i < n && at < size; i++) {
         if (strchr(args[i], '\'')) die("%s: no argument for %s", args[i], program);
         at += (size_t)snprintf(out + at, size - at, " '%s'", args[i]);
@@ -236,7 +237,8 @@ static void parse(int argc, char **argv, settings *s) {
     };
     ex_parse(
         argc, argv,
-        "genie_bench WORKLOAD,… | compare A.json B.json … | ablate WORKLOAD | traces WORKLOAD | core … | gpu …\n"
+        "genie_bench WORKLOAD,… | compare A.json B.json … | table A.json … | ablate WORKLOAD | traces WORKLOAD\n"
+        "            | core … | gpu … | example NAME …\n"
         "workloads: mlp matmul elementwise rows attention gpt2 llama training transport, all; one case: gpt2:decode",
         options);
 }
@@ -314,6 +316,18 @@ static void run_word(const char *word, const settings *s, gn_ctx *g, report *all
     if (all->n == before) no_workload(word, true);
 }
 
+/* Before anything runs or is printed. */
+static void check_words(const char *words, bool with_transport) {
+    char *list = or_die(strdup(words)), *rest = NULL, *word = strtok_r(list, ",", &rest);
+    if (!word) ex_usage("genie_bench", "name a workload");
+    for (; word; word = strtok_r(NULL, ",", &rest)) {
+        bool known = with_transport && is_case(word, "transport", NULL);
+        for (int i = 0; i < CASES; i++) known = known || is_case(word, cases[i].workload, cases[i].name);
+        if (!known) no_workload(word, with_transport);
+    }
+    free(list);
+}
+
 static void run_words(const char *words, const settings *s, gn_ctx *g, report *all) {
     char *list = or_die(strdup(words)), *rest = NULL;
     printf("Times in ms, memory in MiB; medians of %lld runs of %lld steps after %lld.\n\n", (long long)s->rounds,
@@ -323,12 +337,13 @@ static void run_words(const char *words, const settings *s, gn_ctx *g, report *a
     free(list);
 }
 
-/* --tag and --out are this program's; the rest is for the other one. */
-static int take_own(settings *s, char **args, int n) {
+/* --tag, --out and, where there are any, --rounds are this program's; the rest is for the other one. */
+static int take_own(settings *s, char **args, int n, char **rounds) {
     int kept = 0;
     for (int i = 0; i < n; i++) {
         bool tag = !strcmp(args[i], "--tag"), out = !strcmp(args[i], "--out");
         if ((tag || out) && i + 1 < n) *(tag ? &s->tag : &s->out) = args[++i];
+        else if (rounds && !strcmp(args[i], "--rounds") && i + 1 < n) *rounds = args[++i];
         else args[kept++] = args[i];
     }
     return kept;
@@ -337,12 +352,62 @@ static int take_own(settings *s, char **args, int n) {
 static int main_rows(settings *s, int argc, char **argv) {
     static report none;
     bool gpu = !strcmp(argv[1], "gpu");
-    int n = take_own(s, argv + 2, argc - 2);
+    char folder[PATH_MAX], program[PATH_MAX];
+    int n = take_own(s, argv + 2, argc - 2, NULL);
     settle(s, 1, argv);
-    char *rows = run_rows(gpu ? "bench_gpu" : "bench_core", argv + 2, n);
+    own_folder(folder, sizeof folder);
+    snprintf(program, sizeof program, "%.2000s/%s", folder, gpu ? "bench_gpu" : "bench_core");
+    char *rows = run_rows(program, argv + 2, n);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = gpu ? "cuda:0" : "cpu" });
     machine m = machine_now(g, gpu ? "cuda:0" : "cpu");
     write_report(&none, s, &m, rows, true);
+    gn_close(g);
+    free(rows);
+    return EX_OK;
+}
+
+/* Where examples are built, or beside this program. */
+static void example_place(const char *name, char *out, size_t size) {
+    char folder[PATH_MAX];
+    own_folder(folder, sizeof folder);
+    if (strchr(name, '/') || strchr(name, '\'')) ex_usage("genie_bench", "'%s' is no name of an example", name);
+    snprintf(out, size, "%.2000s/../examples/%.200s", folder, name);
+    if (access(out, X_OK) != 0) snprintf(out, size, "%.2000s/%.200s", folder, name);
+    if (access(out, X_OK) != 0) ex_usage("genie_bench", "no example '%s' is built: ./build.sh", name);
+}
+
+/* A program of examples/ in processes of its own, one a round. It checks its values itself; what it ends with stands
+ * in "rows". A run is a step of this workload. */
+static int main_example(settings *s, int argc, char **argv) {
+    static report all;
+    const char *devices = getenv("GENIE_DEVICES");
+    char program[PATH_MAX], *rows = NULL;
+    if (argc < 3 || argv[2][0] == '-') ex_usage("genie_bench", "example needs the name of one, as vision");
+    example_place(argv[2], program, sizeof program);
+    char **args = argv + 3, *own[] = { argv[0], "--rounds", NULL };
+    int n = take_own(s, args, argc - 3, &own[2]);
+    settle(s, own[2] ? 3 : 1, own);
+    s->device = devices && *devices ? devices : "cpu";
+    result *r = add_result(&all, "genie", "example", argv[2], "runs");
+    for (int64_t round = 0; round < s->rounds; round++) {
+        struct rusage children;
+        free(rows);
+        double start = ex_now();
+        rows = run_rows(program, args, n);
+        double ms = (ex_now() - start) * 1e3;
+        getrusage(RUSAGE_CHILDREN, &children);
+        r->host_memory = 1024. * (double)children.ru_maxrss;
+        r->runs[r->n_runs++] = (run){ { ms, ms, ms, ms, ms }, 1e3 / ms, r->host_memory };
+    }
+    r->error = r->bound = 0;
+    snprintf(r->error_of, sizeof r->error_of, "the example's own check");
+    result_sum(r);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = s->device });
+    machine m = machine_now(g, s->device);
+    make_folder(s->out);
+    md_head(stdout);
+    md_row(stdout, r);
+    write_report(&all, s, &m, rows, true);
     gn_close(g);
     free(rows);
     return EX_OK;
@@ -353,6 +418,7 @@ typedef enum mode { PLAIN, ABLATE, TRACES } mode;
 static int main_workloads(settings *s, const char *words, mode m) {
     static report all;
     int failures = 0;
+    check_words(words, m != TRACES);
     if (m == ABLATE && is_server(s->device))
         die("switches are of the process that computes: run this where the server is");
     if (m == TRACES && is_server(s->device))
@@ -382,7 +448,7 @@ int main(int argc, char **argv) {
     int first = 1;
     while (first < argc && argv[first][0] != '-') first++;
     const char *what = first > 1 ? argv[1] : "";
-    bool compare = !strcmp(what, "compare");
+    bool compare = !strcmp(what, "compare"), at_a_glance = !strcmp(what, "table");
     mode m = !strcmp(what, "ablate") ? ABLATE : !strcmp(what, "traces") ? TRACES : PLAIN;
     signal(SIGPIPE, SIG_IGN);
     keep_command(argc, argv);
@@ -392,10 +458,18 @@ int main(int argc, char **argv) {
     s.out = "build/results";
     s.tag = tag;
     if (!strcmp(what, "core") || !strcmp(what, "gpu")) return main_rows(&s, argc, argv);
+    bool example = !strcmp(what, "example");
+    if (example) snprintf(tag, sizeof tag, "example-%.100s", first > 2 ? argv[2] : "");
+    if (example) return main_example(&s, argc, argv);
     const char *words = first > 1 ? argv[first - 1] : "";
     if (first == 2 || (m && first == 3)) argv[first - 1] = argv[0]; /* options begin behind it */
     settle(&s, argc - first + 1, argv + first - 1);
-    if (compare && first < 3) ex_usage("genie_bench", "compare needs results, as build/results/mlp.json");
+    if ((compare || at_a_glance) && first < 3)
+        ex_usage("genie_bench", "%s needs results, as build/results/mlp.json", what);
+    if (at_a_glance) {
+        for (int i = 2; i < first; i++) table_print(argv[i]);
+        return EX_OK;
+    }
     if (compare) {
         run_compare(&s, argv + 2, first - 2);
         return EX_OK;

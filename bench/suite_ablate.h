@@ -1,5 +1,6 @@
 /* genie_bench ablate: the workload with each documented switch off, alone, in processes of their own, which take turns
- * with one in which nothing is off. What a switch is worth is how much longer a step takes without it. */
+ * with one in which nothing is off. What a switch is worth is how much longer a step takes without it. Switches that
+ * matter to several devices alone (GENIE_CUDA_PEER, GENIE_MEASURE, GENIE_RESCHEDULE) are not here: this runs on one. */
 #ifndef GN_SUITE_ABLATE_H
 #define GN_SUITE_ABLATE_H
 

@@ -46,15 +46,25 @@ static void add_adapter(adapters *a, const char *name, size_t n, const char *com
     one->command = command;
 }
 
-static void find_adapters(adapters *a) {
+/* Of NAME_BENCH_CMD=COMMAND, with a command: the length of the name, else 0. */
+static size_t adapter_name(const char *variable) {
     static const char end[] = "_BENCH_CMD";
+    const char *equals = strchr(variable, '=');
+    size_t n = equals ? (size_t)(equals - variable) : 0;
+    bool is = n >= sizeof end && !strncmp(variable + n - (sizeof end - 1), end, sizeof end - 1) && equals[1];
+    return is ? n - (sizeof end - 1) : 0;
+}
+
+/* Those that are known in their order, so that tables are alike; then the others as they come. */
+static void find_adapters(adapters *a) {
     a->n = 0;
-    for (char **e = environ; *e; e++) {
-        const char *equals = strchr(*e, '=');
-        size_t n = equals ? (size_t)(equals - *e) : 0;
-        if (n < sizeof end || strncmp(*e + n - (sizeof end - 1), end, sizeof end - 1) != 0 || !equals[1]) continue;
-        add_adapter(a, *e, n - (sizeof end - 1), equals + 1);
-    }
+    for (int i = 0; i <= KNOWN; i++)
+        for (char **e = environ; *e; e++) {
+            size_t n = adapter_name(*e);
+            int k = 0;
+            while (k < KNOWN && (strlen(known_adapters[k]) != n || strncmp(known_adapters[k], *e, n) != 0)) k++;
+            if (n && k == i) add_adapter(a, *e, n, strchr(*e, '=') + 1);
+        }
 }
 
 /* ---- a command with a limit of time ---- */

@@ -58,11 +58,15 @@ static void traced_check(traced *t) {
     }
 }
 
+/* Of p50, and of the mean, which has the steps that are recorded where most are left out. */
 static void traced_line(const traced *t, const char *where) {
-    double off = t[0].r->all.latency.p50;
-    printf("%-14s %-6s %9.4f ms, ", case_name(t[0].r), where, off);
-    for (int k = 1; k < TRACED; k++)
-        printf("%s%s %+.1f %%", k > 1 ? ", " : "", traced_names[k], 100 * (t[k].r->all.latency.p50 / off - 1));
+    const run *off = &t[0].r->all;
+    printf("%-14s %-6s %9.4f ms, ", case_name(t[0].r), where, off->latency.p50);
+    for (int k = 1; k < TRACED; k++) {
+        const run *on = &t[k].r->all;
+        printf("%s%s %+.1f %% (mean %+.1f %%)", k > 1 ? ", " : "", traced_names[k],
+               100 * (on->latency.p50 / off->latency.p50 - 1), 100 * (off->throughput / on->throughput - 1));
+    }
     putchar('\n');
     fflush(stdout);
 }

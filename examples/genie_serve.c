@@ -134,11 +134,11 @@ static void session_text(const gn_session_event *e) {
     if (!e->ended) snprintf(text, sizeof text, "%s begins", name);
     else
         snprintf(text, sizeof text,
-                 "%s is over after %.3f s: %s; %llu steps, %llu plans made, %llu found, %llu bytes up, %llu down, "
-                 "%llu of weights sent, %llu known, %llu fallbacks, %llu faults",
+                 "%s is over after %.3f s: %s; %llu steps, %llu plans made, %llu found, %llu bytes received, "
+                 "%llu sent, %llu of weights sent here, %llu known, %llu fallbacks, %llu faults",
                  name, e->seconds, e->reason, (unsigned long long)s->steps_run, (unsigned long long)s->plans_made,
-                 (unsigned long long)s->plans_found, (unsigned long long)s->socket_bytes_up,
-                 (unsigned long long)s->socket_bytes_down, (unsigned long long)s->weight_bytes_sent,
+                 (unsigned long long)s->plans_found, (unsigned long long)s->socket_bytes_down,
+                 (unsigned long long)s->socket_bytes_up, (unsigned long long)s->weight_bytes_sent,
                  (unsigned long long)s->weight_bytes_known, (unsigned long long)s->fallbacks,
                  (unsigned long long)s->faults);
     log_line(NULL, session_level(e), text);

@@ -110,9 +110,10 @@ static void metrics_devices(const metrics_page *p) {
         metrics_head(p, rows[k].name, rows[k].end, rows[k].end[0] ? "counter" : "gauge", rows[k].help);
         for (uint32_t i = 0; i < p->v->n_devices; i++) {
             uint64_t value;
+            char device[VIEW_DEVICE];
             memcpy(&value, (const char *)&p->v->devices[i] + rows[k].at, sizeof value);
-            fprintf(p->to, "genie_%s%s{device=\"%s\"} %.17g\n", rows[k].name, rows[k].end, p->v->devices[i].name,
-                    (double)value * rows[k].scale);
+            fprintf(p->to, "genie_%s%s{device=\"%s\"} %.17g\n", rows[k].name, rows[k].end,
+                    view_device(p->v, i, device, sizeof device), (double)value * rows[k].scale);
         }
     }
 }
@@ -310,9 +311,10 @@ static void metrics_ready(http_exchange *x) {
 }
 
 static void metrics_answer(void *user, http_exchange *x) {
-    const char *path = http_path(x);
+    const char *path = http_path(x), *method = http_method(x);
     (void)user;
-    if (strcmp(http_method(x), "GET")) http_reply(x, 405, "text/plain", "only GET is answered here\n", 26);
+    if (strcmp(method, "GET") && strcmp(method, "HEAD"))
+        http_reply(x, 405, "text/plain", "only GET and HEAD are answered here\n", 36);
     else if (!strcmp(path, "/")) metrics_view(x, METRICS_PAGE);
     else if (!strcmp(path, "/status.json")) metrics_view(x, METRICS_JSON);
     else if (!strcmp(path, "/metrics")) metrics_all(x);

@@ -73,6 +73,24 @@ static void top_end(top_line *l) {
     l->at = 0;
 }
 
+/* A phrase that is not cut: two spaces and the phrase, or a new line that begins at `indent`. */
+__attribute__((format(printf, 4, 5))) static void top_phrase(top_line *l, int indent, const char *style,
+                                                             const char *format, ...) {
+    char text[512];
+    int columns = 0;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (const char *c = text; *c; c++) columns += ((unsigned char)*c & 0xc0) != 0x80;
+    if (l->at > indent && l->at + 2 + columns > top.columns) top_end(l);
+    if (l->at == 0) top_pad(l, indent);
+    else top_put(l, "  ");
+    top_style(l, style);
+    top_put(l, text);
+    top_style(l, style[0] ? "\033[0m" : "");
+}
+
 /* ---- numbers in words ---- */
 
 typedef struct top_word {
@@ -166,27 +184,30 @@ static void top_header(const char *where) {
     top_style(&l, "\033[1m");
     top_say(&l, "genie %s", v->version);
     top_style(&l, "\033[0m");
-    top_say(&l, "  %s  up %s  ", where, top_time((double)v->uptime_us).text);
-    top_style(&l, v->draining ? "\033[33m" : "\033[32m");
-    top_put(&l, v->draining ? "draining" : "serving");
-    top_style(&l, "\033[0m");
+    top_phrase(&l, 0, "", "%s", where);
+    top_phrase(&l, 0, "", "up %s", top_time((double)v->uptime_us).text);
+    top_phrase(&l, 0, v->draining ? "\033[33m" : "\033[32m", "%s", v->draining ? "draining" : "serving");
     if (v->all)
-        top_say(&l, "  %llu of %llu sessions  host %s of %s", (unsigned long long)v->sessions_now,
-                (unsigned long long)v->sessions_most, top_bytes((double)v->host_bytes).text,
-                v->host_limit ? top_bytes((double)v->host_limit).text : "any");
+        top_phrase(&l, 0, "", "%llu of %llu sessions", (unsigned long long)v->sessions_now,
+                   (unsigned long long)v->sessions_most);
     else
-        top_say(&l, "  %llu session%s of this client  host %s", (unsigned long long)v->sessions_now,
-                v->sessions_now == 1 ? "" : "s", top_bytes((double)v->host_bytes).text);
+        top_phrase(&l, 0, "", "%llu session%s of this client", (unsigned long long)v->sessions_now,
+                   v->sessions_now == 1 ? "" : "s");
+    if (v->all)
+        top_phrase(&l, 0, "", "host %s of %s", top_bytes((double)v->host_bytes).text,
+                   v->host_limit ? top_bytes((double)v->host_limit).text : "any");
+    else top_phrase(&l, 0, "", "host %s", top_bytes((double)v->host_bytes).text);
     top_end(&l);
 }
 
 static void top_device(uint32_t i) {
     const gn_device_view *d = &top.now->devices[i];
+    char name[VIEW_DEVICE];
     double busy = top_device_busy(i);
     int width = top.columns < 100 ? 10 : top.columns < 140 ? 20 : 30;
     top_line l = { .n = 0 };
     top_style(&l, "\033[1;36m");
-    top_put(&l, d->name);
+    top_put(&l, view_device(top.now, i, name, sizeof name));
     top_style(&l, "\033[0m");
     top_pad(&l, 9);
     top_put(&l, "busy ");
@@ -195,11 +216,12 @@ static void top_device(uint32_t i) {
     if (d->memory_bytes) top_bar(&l, fmin((double)d->held_bytes / (double)d->memory_bytes, 1), width);
     top_say(&l, " %s", top_bytes((double)d->held_bytes).text);
     if (d->memory_bytes) top_say(&l, " of %s", top_bytes((double)d->memory_bytes).text);
-    if (d->lost) top_style(&l, "\033[31m");
-    if (d->lost) top_put(&l, "  LOST");
-    else top_say(&l, "  %llu session%s", (unsigned long long)d->sessions, d->sessions == 1 ? "" : "s");
-    if (top.now->all)
-        top_say(&l, "  queue %s  step %s", top_time((double)d->queue_us).text, top_time((double)d->step_us).text);
+    if (d->lost) top_phrase(&l, 9, "\033[31m", "LOST");
+    else top_phrase(&l, 9, "", "%llu session%s", (unsigned long long)d->sessions, d->sessions == 1 ? "" : "s");
+    if (top.now->all) {
+        top_phrase(&l, 9, "", "queue %s", top_time((double)d->queue_us).text);
+        top_phrase(&l, 9, "", "step %s", top_time((double)d->step_us).text);
+    }
     top_end(&l);
     if (top.rows && top.rows < 16) return; /* a low screen: sessions come first */
     top_pad(&l, 9);
@@ -209,25 +231,19 @@ static void top_device(uint32_t i) {
     if (n > 1) top_end(&l);
 }
 
-/* Goes on in a second line where the screen is too narrow. */
 static void top_totals(void) {
     const gn_stats *s = &top.now->stats, none = { 0 }, *b = top.before ? &top.before->stats : &none;
     top_line l = { .n = 0 };
-    top_say(&l, "steps %s (%s/s)  in %s (%s/s)  out %s (%s/s)  weights avoided %s  plans made %s",
-            top_count((double)s->steps_run).text, top_count(top_rate(s->steps_run, b->steps_run)).text,
-            top_bytes((double)s->socket_bytes_down).text,
-            top_bytes(top_rate(s->socket_bytes_down, b->socket_bytes_down)).text,
-            top_bytes((double)s->socket_bytes_up).text,
-            top_bytes(top_rate(s->socket_bytes_up, b->socket_bytes_up)).text,
-            top_bytes((double)s->weight_bytes_known).text, top_count((double)s->plans_made).text);
-    top_word fallbacks = top_count((double)s->fallbacks), faults = top_count((double)s->faults);
-    int more = (int)(strlen("  fallbacks   faults ") + strlen(fallbacks.text) + strlen(faults.text));
-    bool fits = l.at + more <= top.columns;
-    if (!fits) top_end(&l);
-    top_style(&l, s->fallbacks ? "\033[33m" : "");
-    top_say(&l, "%sfallbacks %s", fits ? "  " : "", fallbacks.text);
-    top_style(&l, s->faults ? "\033[0;31m" : "\033[0m");
-    top_say(&l, "  faults %s", faults.text);
+    top_say(&l, "steps %s (%s/s)", top_count((double)s->steps_run).text,
+            top_count(top_rate(s->steps_run, b->steps_run)).text);
+    top_phrase(&l, 0, "", "in %s (%s/s)", top_bytes((double)s->socket_bytes_down).text,
+               top_bytes(top_rate(s->socket_bytes_down, b->socket_bytes_down)).text);
+    top_phrase(&l, 0, "", "out %s (%s/s)", top_bytes((double)s->socket_bytes_up).text,
+               top_bytes(top_rate(s->socket_bytes_up, b->socket_bytes_up)).text);
+    top_phrase(&l, 0, "", "weights avoided %s", top_bytes((double)s->weight_bytes_known).text);
+    top_phrase(&l, 0, "", "plans made %s", top_count((double)s->plans_made).text);
+    top_phrase(&l, 0, s->fallbacks ? "\033[33m" : "", "fallbacks %s", top_count((double)s->fallbacks).text);
+    top_phrase(&l, 0, s->faults ? "\033[31m" : "", "faults %s", top_count((double)s->faults).text);
     top_end(&l);
     top_end(&l);
 }

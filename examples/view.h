@@ -106,6 +106,16 @@ static inline void view_json_times(ex_json *j, const gn_server_view *v) {
     fputc(']', j->to);
 }
 
+enum { VIEW_DEVICE = 80 };
+
+/* A device as people and metrics tell it from others: "cpu:0", or "cpu:0#1" where an earlier one has that name. */
+static inline const char *view_device(const gn_server_view *v, uint32_t i, char *out, size_t size) {
+    bool known = false;
+    for (uint32_t k = 0; k < i; k++) known = known || strcmp(v->devices[k].name, v->devices[i].name) == 0;
+    snprintf(out, size, known ? "%s#%u" : "%s", v->devices[i].name, i);
+    return out;
+}
+
 /* One object on one line. */
 static inline void view_json(FILE *to, const gn_server_view *v) {
     ex_json j = { .to = to };

@@ -150,18 +150,48 @@ PYTHON
 traces_are_priced() {
     "$bench" traces mlp,gpt2:decode "${quick[@]}" --tag priced >"$WORK/priced" || { cat "$WORK/priced"; return 1; }
     is_of_the_schema "$WORK/results/priced.json" || return 1
-    grep -qE '^gpt2:decode +TLS +[0-9.]+ ms, stages [+-][0-9.]+ %, kernels [+-][0-9.]+ %$' "$WORK/priced" &&
+    local cost='[+-][0-9.]+ % \(mean [+-][0-9.]+ %\)'
+    grep -qE "^gpt2:decode +TLS +[0-9.]+ ms, stages $cost, kernels $cost$" "$WORK/priced" &&
         result "$WORK/results/priced.json" "len(r) == 12 and r['stages over TLS', 'decode']['error'] == 0" &&
         fails_with 'a server over it by itself' "$bench" traces mlp "${quick[@]}" --device 127.0.0.1:9 &&
         fails_with 'traces needs a workload' "$bench" traces "${quick[@]}" && fails_with "no workload 'transport'" "$bench" traces transport "${quick[@]}"
 }
 
-# The script of all figures, on this CPU; stacks that are not here are unavailable.
+# The script of all figures, on this CPU, with programs that lie in one folder; stacks that are not here are unavailable.
 figures_are_made() {
-    FIGURES='warm table traces' TORCH_EAGER_BENCH_CMD='sleep 9' ADAPTER_SECONDS=1 bench/figures.sh --device cpu "${quick[@]}" >"$WORK/figures" 2>&1 || return 1
-    grep -q '^| gpt2:decode | genie | [0-9]' "$WORK/figures" && grep -q '^| mlp | torch_eager | failed: no answer within 1 s' "$WORK/figures" &&
-        grep -qE '^gpt2:decode +here ' "$WORK/figures" && ! grep -q 'figures.sh: ' "$WORK/figures" || { tail -n 40 "$WORK/figures"; return 1; }
-    ! FIGURES=nothing bench/figures.sh --quick && fails_with 'no figure' env FIGURES=nothing bench/figures.sh --quick
+    mkdir -p "$WORK/one" && ln -sf "$(realpath "$bench")" "$WORK/one/genie_bench" || return 1
+    BUILD=$WORK/one TORCH_EAGER_BENCH_CMD='sleep 9' ADAPTER_SECONDS=1 bench/figures.sh compare traces --device cpu "${quick[@]}" \
+        >"$WORK/figures" 2>&1 || { tail -n 40 "$WORK/figures"; return 1; }
+    sed -n '/^== compare$/h; /^== compare$/!H; ${x;p}' "$WORK/figures" >"$WORK/last" # what follows the last such line
+    grep -q '^| gpt2:decode | genie | [0-9]' "$WORK/figures" && grep -q '^| | mlp | .* | gpt2:decode |$' "$WORK/last" &&
+        [ "$(sed -n 's/^| \([a-z_]*\) | .*/\1/p' "$WORK/last" | head -n 5 | xargs)" = 'genie torch_eager torch_compile torch_graph jax' ] &&
+        grep -q '^| torch_eager | failed | ' "$WORK/last" && grep -q '^- torch_eager: failed: no answer within 1 s' "$WORK/last" &&
+        grep -qE '^\| stages over TLS \| [0-9.]+ \([0-9.]+\) x[0-9.]+ \|' "$WORK/last" && grep -qE '^gpt2:decode +here ' "$WORK/last" &&
+        ! grep -q 'figures.sh: ' "$WORK/figures" || { cat "$WORK/last"; return 1; }
+    fails_with 'no part' bench/figures.sh nothing --quick && fails_with 'has no genie_bench' env BUILD="$WORK/none" bench/figures.sh traces
+}
+
+# Rows are who ran it; each "genie..." is the base of the rows below it; a case that one has not stays empty.
+results_are_seen_at_a_glance() {
+    python3 - "$WORK/results/priced.json" "$WORK/glance.json" <<'PYTHON' || return 1
+import json, sys
+d = json.load(open(sys.argv[1]))
+ms = {'genie': 0.01, 'stages': 0.011, 'kernels': 0.02, 'genie over TLS': 0.1, 'stages over TLS': 0.103, 'kernels over TLS': 2.5}
+for r in d['results']:
+    for run in r['runs']:
+        run['latency_ms'] = dict.fromkeys(('mean', 'p50', 'p95', 'min', 'max'), ms[r['who']])
+d['results'] = [r for r in d['results'] if (r['who'], r['case']) != ('kernels', 'decode')]
+d['results'][-1].update(status='wrong', reason='values are off')
+json.dump(d, open(sys.argv[2], 'w'))
+PYTHON
+    "$bench" table "$WORK/glance.json" >"$WORK/glance" || return 1
+    local wanted
+    for wanted in '| | mlp | gpt2:decode |' '| genie | 10 (10) | 10 (10) |' '| stages | 11 (11) x1.10 | 11 (11) x1.10 |' '| kernels | 20 (20) x2.00 | |' \
+        '| genie over TLS | 100 (100) | 100 (100) |' '| stages over TLS | 103 (103) x1.03 | 103 (103) x1.03 |' \
+        '| kernels over TLS | 2500 (2500) x25.00 | wrong |' '- kernels over TLS: wrong: values are off'; do
+        grep -qxF -- "$wanted" "$WORK/glance" || { echo "no line $wanted in"; cat "$WORK/glance"; return 1; }
+    done
+    fails_with 'table needs results' "$bench" table && fails_with 'No such file' "$bench" table "$WORK/none.json"
 }
 
 numpy_adapter_agrees() {
@@ -260,6 +290,16 @@ absent_device_is_told() {
     [ "$status" = 77 ] && grep -q '^SKIP: genie_bench: ' "$WORK/absent"
 }
 
+# A program of examples/: timed as a whole, round by round, with what it ends with; its failure is this program's.
+examples_are_timed() {
+    "$bench" example remote_decode --tokens 4 --rounds 2 --out "$WORK/results" --tag example >"$WORK/example" || { cat "$WORK/example"; return 1; }
+    result "$WORK/results/example.json" "len(r['genie', 'remote_decode']['runs']) == 2 and d['rows']['counters']['steps_run'] == 3 and d['rows']['mode'] == 'semantic' and \
+r['genie', 'remote_decode']['latency_ms']['min'] > 1 and r['genie', 'remote_decode']['peak_host_bytes'] > 1 << 20" &&
+        grep -q '^| example:remote_decode | genie | ' "$WORK/example" && "$bench" compare "$WORK/results/example.json" --out "$WORK/results" --tag compared || return 1
+    fails_with 'name of one' "$bench" example && fails_with "no example 'nothing'" "$bench" example nothing && fails_with 'no name of an example' "$bench" example ../x &&
+        fails_with 'takes a number' "$bench" example remote_decode --tokens no --out "$WORK/results"
+}
+
 # What is printed says what its columns are.
 columns_are_named() { "$bench" rows:sum "${quick[@]}" --tag named >"$WORK/named" && grep -q '^| case | who | mean ' "$WORK/named" && fails_with 'there are mlp, matmul' "$bench" rows,nothing "${quick[@]}"; }
 
@@ -275,7 +315,8 @@ gpu_state_is_told() {
 }
 
 command_lines_are_checked() {
-    fails_with "no workload 'nothing'" "$bench" nothing "${quick[@]}" && fails_with 'name a workload' "$bench" &&
+    fails_with "no workload 'nothing'" "$bench" mlp,nothing "${quick[@]}" && ! grep -q '^|' "$WORK/fails.output" &&
+        fails_with 'name a workload' "$bench" && fails_with 'name a workload' "$bench" , "${quick[@]}" && fails_with 'no case' "$bench" rows:none "${quick[@]}" &&
         fails_with 'dtype is' "$bench" mlp "${quick[@]}" --dtype f8 && fails_with 'tag takes' "$bench" mlp "${quick[@]}" --tag ../x &&
         fails_with 'joined by commas' "$bench" mlp rows && fails_with 'there are rows:softmax rows:layernorm' "$bench" rows:nothing "${quick[@]}" &&
         fails_with "no switch of cpu has 'NOTHING'" "$bench" ablate mlp "${quick[@]}" --only NOTHING &&
@@ -298,6 +339,7 @@ check adapters_that_hang_are_ended_with_what_they_started hanging_adapters_leave
 check adapters_that_can_stay_for_further_rounds adapters_stay_for_further_rounds
 check figures_beside_other_stacks_are_made_by_one_script figures_are_made
 check traces_are_priced_and_change_no_bits traces_are_priced
+check results_are_seen_at_a_glance results_are_seen_at_a_glance
 if PYTHONPATH=$BUILD/oracles:$ROOT/build/oracles python3 -c 'import numpy' 2>/dev/null; then
     check numpy_gives_the_same_values numpy_adapter_agrees
 else
@@ -310,6 +352,7 @@ check forced_comparisons_are_marked forced_comparisons_are_marked
 check chart_has_a_bar_for_each_result chart_is_whole
 check stacks_of_one_file_are_compared one_file_compares_its_stacks
 check switches_are_taken_away_alone switches_are_taken_away
+check examples_are_timed examples_are_timed
 check columns_are_named columns_are_named
 check gpu_state_is_told_as_its_driver_gives_it gpu_state_is_told
 check absent_device_is_told absent_device_is_told

@@ -62,6 +62,29 @@ TEXT
     genie_trace "$WORK/left.jsonl" >"$WORK/summary" && cat "$WORK/summary"
     grep -qE '^call +gn_read +1 ' "$WORK/summary" && grep -qE '^program +12 gn_read in 2.000 ms$' "$WORK/summary" && grep -qE '^peer +7 STEP in 1.500 ms$' "$WORK/summary"
 }
+# gn_close returns nothing: what could not be written is told without GENIE_LOG too.
+trace_that_is_not_whole_is_told() {
+    GENIE_DEVICES=cpu GENIE_THREADS=1 GENIE_TRACE=/dev/full "$WORK/prog" 2>"$WORK/why" && cat "$WORK/why" &&
+        grep -qx 'genie: error: the trace /dev/full is not whole: No space left on device' "$WORK/why"
+}
+# Two contexts in one program: each with the bytes that lie on its own devices.
+bytes_saved_are_told_by_device() {
+    local rest='"process":1,"lane":"thread 1","begin_ns":1000,"end_ns":2000,"packed_bytes":0' device bytes
+    for device in far:5556/cpu:0:1000 far:5556/cpu:1:500 cpu:0:64 cpu:0:36; do
+        bytes=${device##*:} device=${device%:*}
+        printf '{"name":"slot_put","stage":"upload","bytes":%d,"detail":"%s",%s}\n' "$bytes" "$device" "$rest"
+    done >"$WORK/saved.jsonl"
+    cat >>"$WORK/saved.jsonl" <<TEXT
+{"name":"counters","stage":"note","bytes":0,"detail":"steps_run=3 tensor_bytes_up=900 packed_bytes_up=910 devices=far:5556/cpu:0,far:5556/cpu:1",$rest}
+{"name":"counters","stage":"note","bytes":0,"detail":"steps_run=2 devices=cpu:0",$rest}
+TEXT
+    genie_trace "$WORK/saved.jsonl" | sed -n '/^Bytes/,$p' | tr -s ' ' >"$WORK/saved"
+    cat "$WORK/saved"
+    grep -qx 'Bytes that meaning saved in 3 steps on far:5556/cpu:0,far:5556/cpu:1' "$WORK/saved" &&
+        grep -qF ' 3000 of weights and states that stay where they are, if each step had sent them (1500 each)' "$WORK/saved" &&
+        grep -qx ' 0 by packing 900 bytes of tensors that crossed, which were sent as they are' "$WORK/saved" &&
+        grep -qx 'Bytes that meaning saved in 2 steps on cpu:0' "$WORK/saved" && grep -qF ' 100 of weights and states' "$WORK/saved"
+}
 refused() {
     printf '{"a":1}\n' >"$WORK/other.jsonl" # JSON, but no trace
     fails_with 'holds no events' "$EXAMPLES/genie_trace" "$WORK/other.jsonl" && fails_with 'Is a directory' "$EXAMPLES/genie_trace" "$WORK" &&
@@ -127,6 +150,23 @@ most = max(colours.values()) / sum(colours.values())
 print(len(colours), "colours, the most frequent", most)
 assert len(colours) > 40 and most < 0.995
 TEXT
+}
+
+# Boxes of every width, with a name of wide letters: it is cut with an ellipsis where it does not fit, and never reaches out of its box.
+names_fit_into_their_boxes() {
+    local i at=0
+    for ((i = 1; i < 40; i++)); do
+        printf '{"name":"WWW_PUT %d","stage":"queue","process":1,"lane":"queue","begin_ns":%d,"end_ns":%d,"bytes":0,"packed_bytes":0,"detail":""}\n' \
+            "$i" "$at" "$((at += i * i))"
+    done >"$WORK/wide.jsonl"
+    genie_trace "$WORK/wide.jsonl" --html "$WORK/wide.html" || return 1
+    sed 's#</script></body></html>#const box = {}; for (const b of document.querySelectorAll(".e")) box[b.event.name.slice(8)] = b.getBBox();\
+const names = [...document.querySelectorAll(".name")], of = n => Object.values(box).find(b => b.x <= n.getBBox().x \&\& n.getBBox().x < b.x + b.width);\
+document.body.dataset.out = names.filter(n => n.getBBox().x + n.getBBox().width > of(n).x + of(n).width).map(n => n.textContent).join(" ");\
+document.body.dataset.cut = names.filter(n => n.textContent.endsWith("…")).length \&\& names.filter(n => /^WWW_PUT [0-9]+$/.test(n.textContent)).length;&#' \
+        "$WORK/wide.html" >"$WORK/fits.html"
+    browser --dump-dom "file://$WORK/fits.html" >"$WORK/dom" || return 1
+    grep -o '<body[^>]*>' "$WORK/dom" | tee "$WORK/body" && grep -qE ' data-out="" data-cut="[1-9][0-9]*"' "$WORK/body"
 }
 
 recorded() {
@@ -226,6 +266,9 @@ check programs_are_prepared prepare
 check a_summary_has_stages_calls_kernels_roles_and_what_was_saved summary_has_stages_calls_kernels_and_what_was_saved
 check what_is_no_trace_is_refused_with_its_place refused
 check calls_left_out_are_told calls_left_out_are_told
+check bytes_saved_are_told_by_device bytes_saved_are_told_by_device
+if [ -c /dev/full ]; then check trace_that_is_not_whole_is_told trace_that_is_not_whole_is_told
+else skip trace_that_is_not_whole_is_told "no /dev/full here"; fi
 if [ -f "$EXAMPLES/genie_trace_cupti.so" ]; then
     check a_recorded_program_s_kernels_copies_and_calls_are_on_one_clock recorded
     check absent_cupti_is_said_and_the_program_runs absent_cupti_is_said
@@ -246,7 +289,9 @@ fi
 chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -n "$chromium" ]; then
     check a_timeline_is_drawn_by_chromium timeline_is_drawn
+    check names_fit_into_their_boxes names_fit_into_their_boxes
 else
     skip a_timeline_is_drawn_by_chromium "no Chromium here"
+    skip names_fit_into_their_boxes "no Chromium here"
 fi
 finish

@@ -444,6 +444,13 @@ static void make_products(gn_ctx *g, gn_dtype d, int64_t k) {
         make(gn_linear(x, unread(g, d, GN_SHAPE(k, widths[i])), b));
         make(gn_matmul(x, gn_transpose(unread(g, d, GN_SHAPE(widths[i], k)), 0, 1)));
         make(gn_matmul(gn_rmsnorm(x, unread(g, d, GN_SHAPE(k)), 1e-5), unread(g, d, GN_SHAPE(k, widths[i]))));
+        for (int across = 0; across < 2; across++) { /* two matrices whose columns meet */
+            gn_tensor w[2];
+            for (int q = 0; q < 2; q++)
+                w[q] = across ? gn_transpose(unread(g, d, GN_SHAPE(widths[i], k)), 0, 1)
+                              : unread(g, d, GN_SHAPE(k, widths[i]));
+            make(gn_mul(gn_silu(gn_matmul(x, w[0])), gn_matmul(x, w[1])));
+        }
         CHECK_RESULT(gn_step(g), GN_OK);
     }
 }
@@ -507,11 +514,6 @@ static void sums_of_rows_and_products_stay_in_registers(void) {
         for (int i = 0; i < TEST_COUNT(lengths); i++) {
             make_rows(g, dtypes[d], lengths[i]);
             make_products(g, dtypes[d], lengths[i]);
-            char form[12]; /* of products of one row, with weights in a ring of shared memory */
-            snprintf(form, sizeof form, "%d", 1 + 2 * d + i);
-            setenv("GENIE_CUDA_RANK", form, 1);
-            make_products(g, dtypes[d], lengths[i]);
-            unsetenv("GENIE_CUDA_RANK");
         }
     }
     gn_close(g);

@@ -191,6 +191,22 @@ metrics_server() {
     metrics_port=$(sed -n 's/^metrics on port //p' "$1/log")
 }
 
+# A HEAD has the head of a GET and no body; other methods, and hosts that a foreign page could name, are refused with the reason.
+methods_and_hosts_are_checked() {
+    python3 - "$metrics_port" <<'PYTHON'
+import http.client, sys
+def ask(method, path, host='localhost'):
+    c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=20)
+    c.request(method, path, headers={'Host': host})
+    r = c.getresponse()
+    return r.status, r.getheader('Content-Length'), r.read()
+assert ask('HEAD', '/livez') == (200, '6', b'') and ask('GET', '/livez') == (200, '6', b'alive\n'), ask('HEAD', '/livez')
+assert ask('HEAD', '/none')[0] == 404 and ask('POST', '/livez')[::2] == (405, b'only GET and HEAD are answered here\n')
+status, length, body = ask('GET', '/status.json', 'evil.example:9095')
+assert status == 403 and b'the Host is not localhost' in body and len(body) == int(length), body
+PYTHON
+}
+
 # Numbers beside those of the log; families once, each with help and type; both formats end as they should.
 metrics_are_answered() {
     metrics_server "$WORK/measured" || return 1
@@ -274,8 +290,13 @@ promtool_takes_the_metrics() { tail -n +2 "$WORK/metrics" | promtool check metri
 
 # The null device computes nothing.
 device_that_does_not_compute_is_not_ready() {
-    metrics_server "$WORK/unready" --devices null || return 1
-    within 20 got /readyz '^device 0: the null executor computes no values' && grep -q '^503' "$WORK/got" && got /livez '^200'
+    metrics_server "$WORK/unready" --devices null,null || return 1
+    within 20 got /readyz '^device [01]: the null executor computes no values' && grep -q '^503' "$WORK/got" && got /livez '^200' || return 1
+    # two devices of one name are two series, and no series is there twice
+    got /metrics '^genie_device_sessions{device="null"} 0' && grep -q '^genie_device_sessions{device="null#1"} 0' "$WORK/got" || return 1
+    sed -n 's/^\(genie_.*\) [^ ]*$/\1/p' "$WORK/got" | sort | uniq -d >"$WORK/twice"
+    cat "$WORK/twice"
+    [ ! -s "$WORK/twice" ]
 }
 
 # By TLS, with the server's own certificate; to who has the token, as a bearer's or as a browser's password. Who says nothing or no TLS
@@ -354,7 +375,11 @@ top_prints_once() {
     GENIE_HOME=$WORK/watched-admin COLUMNS=90 timeout -k 5 60 "$serve" top "127.0.0.1:$server_port" --once >"$WORK/top" || return 1
     cat "$WORK/top"
     grep -q '^genie .* serving' "$WORK/top" && grep -q '^cpu:0 .*busy' "$WORK/top" && grep -q '^TENANT' "$WORK/top" && ! grep -q $'\033' "$WORK/top" &&
-        grep -qE 'fallbacks [0-9]+  faults [0-9]+$' "$WORK/top" && [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 90' "$WORK/top" | wc -l)" = 0 ]
+        grep -qE 'fallbacks [0-9]+  faults [0-9]+$' "$WORK/top" && [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 90' "$WORK/top" | wc -l)" = 0 ] || return 1
+    # on a narrow screen phrases go on in another line, and are not cut
+    GENIE_HOME=$WORK/watched-admin COLUMNS=50 timeout -k 5 60 "$serve" top "127.0.0.1:$server_port" --once | tee "$WORK/top" || return 1
+    grep -qE '(^|  )host [0-9.]+[BKMG]$' "$WORK/top" && grep -qE '(^|  )1 session$' "$WORK/top" &&
+        grep -qE '(^|  )plans made [0-9]+(  |$)' "$WORK/top" && [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 50' "$WORK/top" | wc -l)" = 0 ]
 }
 
 # In a terminal: a picture that follows the terminal's size, keys, no colours with NO_COLOR, the terminal as it was at the end.
@@ -668,6 +693,7 @@ check log_with_a_word_that_is_none_is_refused fails_with 'log-format' "$serve" -
 check log_of_a_program_begins_at_its_level library_logs_from_a_level_on
 if has python3; then
     check metrics_are_those_of_the_counters metrics_are_answered
+    check methods_and_hosts_are_checked methods_and_hosts_are_checked
     check status_page_is_one_file_with_the_same_figures status_page_is_one_file
     if [ -n "${SAN:-}" ]; then skip status_page_is_drawn "once is enough, without sanitizers"
     elif has chromium; then check status_page_is_drawn status_page_is_drawn

@@ -61,16 +61,10 @@ decoders() {
     GENIE_TEST_PROGRAMS=${GENIE_TEST_DECODERS:-4} on_shim "$BUILD/tests/decoder_test" --seed 1 >"$WORK/decoders" 2>&1
     holds "$WORK/decoders" 2
 }
-# Of compute capability 8.0, which the forms with weights in a ring of shared memory need, and of two processors, whose
-# blocks have several tiles each; then those timed and chosen.
-decoders_by_other_forms() {
+# Of compute capability 8.0 and of two processors, whose blocks have several turns each.
+decoders_on_two_processors() {
     GENIE_SHIM_ARCH=80 GENIE_SHIM_PROCESSORS=2 GENIE_TEST_PROGRAMS=2 on_shim "$BUILD/tests/decoder_test" --seed 2 >"$WORK/decoders" 2>&1
     holds "$WORK/decoders" 2
-}
-one_row_is_measured() {
-    rm -rf "$WORK/one_row" && mkdir -m 700 "$WORK/one_row" || return 1
-    GENIE_CUDA_RING=1 GENIE_SHIM_ARCH=80 GENIE_CACHE=$WORK/one_row GENIE_TEST_BITS=$WORK/bits GENIE_CUBLASLT=0 GENIE_CUDA_TUNE=1000 on_shim "$BUILD/tests/choice_test" products_of_one_row --seed 1 >"$WORK/vectors" 2>&1
-    holds "$WORK/vectors" 1
 }
 # Random programs of exact numbers, and products of integers with what follows them in their kernel.
 exact_programs() {
@@ -240,8 +234,7 @@ check kernels_of_each_kind_compile_for_the_host compile 100
 check kernels_of_each_kind_agree_with_the_reference conformance 100 on_cuda
 check kernels_that_count_in_64_bits_agree_with_the_reference wide
 check decoders_take_five_kernels_a_layer_and_agree_with_f64 decoders
-check decoders_by_other_forms_of_their_kernels_have_the_same_bits decoders_by_other_forms
-check products_of_one_row_keep_their_bits_when_they_are_measured one_row_is_measured
+check decoders_on_two_processors_agree_with_the_reference decoders_on_two_processors
 check known_values_replay_and_fault_on_the_shim known_values
 check caches_in_pages_on_the_shim caches_in_pages
 check weights_of_files_on_the_shim weights_of_files

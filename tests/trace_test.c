@@ -136,6 +136,7 @@ TEST(a_local_trace_has_every_call_with_its_stages_inside) {
     }
     const event *c = find(1, "note", "counters", 0);
     CHECK(c && strstr(c->detail, "steps_run=5") && strstr(c->detail, "plans_made=1 plans_found=4"));
+    CHECK(c && strstr(c->detail, " devices=cpu:0") && !strstr(strstr(c->detail, " devices=cpu:0") + 14, " "));
 }
 
 TEST(kernels_name_the_nodes_that_they_compute_and_the_plan_says_what_for) {

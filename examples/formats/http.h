@@ -452,7 +452,8 @@ void http_end(http_exchange *x) {
 
 /* Refuses what came, and reads no more. */
 static void http__refuse(http_exchange *x, int status) {
-    const char *text = http__reason(status);
+    const char *text =
+        status == 403 ? "Forbidden: the Host is not localhost, 127.0.0.1 or [::1]" : http__reason(status);
     char body[64];
     int n = snprintf(body, sizeof body, "%s\n", text);
     x->server->counts.refused++;

@@ -206,21 +206,46 @@ static inline long long counter_of(const char *counters, const char *name) {
     return at ? atoll(at + n) : 0;
 }
 
+/* "cpu:0,cuda:0" of the counters that a context ends with; "": they do not say it. */
+static inline const char *devices_of(const char *counters) {
+    const char *at = strstr(counters, "devices=");
+    return at ? at + strlen("devices=") : "";
+}
+
+static inline bool has_device(const char *devices, const char *name) {
+    size_t n = strlen(name);
+    for (const char *at = devices; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strncmp(at, name, n) == 0 && (at[n] == ',' || at[n] == 0)) return true;
+    return false;
+}
+
+/* Bytes that the program has put there, or anywhere where it is not known where. */
+static inline int64_t resident_on(const trace *t, const char *devices) {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        const trace_event *e = &t->all[i];
+        if (strcmp(e->name, "slot_put") || e->process != 1) continue;
+        if (!*devices || has_device(devices, e->detail)) bytes += e->bytes;
+    }
+    return bytes;
+}
+
 static inline void print_saved(const trace *t) {
-    int64_t resident = 0;
-    for (size_t i = 0; i < t->n; i++)
-        if (strcmp(t->all[i].name, "slot_put") == 0 && t->all[i].process == 1) resident += t->all[i].bytes;
     for (size_t i = 0; i < t->n; i++) {
         const trace_event *e = &t->all[i];
         if (!trace_is(e, "note") || strcmp(e->name, "counters") != 0) continue;
         long long steps = counter_of(e->detail, "steps_run"), known = counter_of(e->detail, "weight_bytes_known"),
                   raw = counter_of(e->detail, "tensor_bytes_up") + counter_of(e->detail, "tensor_bytes_down"),
                   packed = counter_of(e->detail, "packed_bytes_up") + counter_of(e->detail, "packed_bytes_down");
-        printf("Bytes that meaning saved in %lld steps\n", steps);
+        const char *devices = devices_of(e->detail);
+        int64_t resident = resident_on(t, devices);
+        printf("Bytes that meaning saved in %lld steps%s%s\n", steps, *devices ? " on " : "", devices);
         printf("  %14lld of weights that the server had already\n", known);
         printf("  %14lld of weights and states that stay where they are, if each step had sent them (%lld each)\n",
                steps > 1 ? (long long)resident * (steps - 1) : 0, (long long)resident);
-        if (raw) printf("  %14lld by packing %lld bytes of tensors that crossed\n", raw - packed, raw);
+        if (raw)
+            printf("  %14lld by packing %lld bytes of tensors that crossed%s\n", packed < raw ? raw - packed : 0, raw,
+                   packed > raw ? ", which were sent as they are" : "");
         printf("\n");
     }
 }
