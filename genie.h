@@ -12217,7 +12217,9 @@ static void gn__windows_line(char *to, const gn__windows *w, int64_t image, int6
         }                                                                                                         \
     }
 #define GN__COPY_32(to, from) memcpy(to, from, 32)
+GN__SMALL_BEGIN
 GN__DEFINE_WINDOWS_COPY(base, , GN__COPY_32)
+GN__SMALL_END
 #if GN__X86
 typedef char gn__bytes_32 __attribute__((vector_size(32), aligned(1), may_alias));
 #define GN__COPY_32_AVX2(to, from) *(gn__bytes_32 *)(to) = *(const gn__bytes_32 *)(from)
@@ -12228,8 +12230,8 @@ GN__DEFINE_WINDOWS_COPY(avx2, GN__TARGET_AVX2, GN__COPY_32_AVX2)
 #undef GN__DEFINE_WINDOWS_COPY
 
 /* The same of any n. */
-static void gn__windows_block(const gn__pool *pool, char *to, int64_t line, const char *from, int64_t step, int64_t n,
-                              int64_t rows, int64_t near) {
+GN__NOINLINE static void gn__windows_block(const gn__pool *pool, char *to, int64_t line, const char *from, int64_t step,
+                                           int64_t n, int64_t rows, int64_t near) {
     for (int64_t i = 0, some; i < n; i += some, to += 4 * some, from += 4 * some * near) {
         some = GN__MIN(n - i, 32);
 #if GN__X86
@@ -12242,8 +12244,8 @@ static void gn__windows_block(const gn__pool *pool, char *to, int64_t line, cons
 }
 
 /* n places from p on, along the last axis, of k terms from `at` on: each to a line, `line` bytes apart. */
-static void gn__windows_piece(char *to, const gn__windows *w, const gn__place *p, int64_t n, int64_t at, int64_t k,
-                              int64_t line) {
+GN__NOINLINE static void gn__windows_piece(char *to, const gn__windows *w, const gn__place *p, int64_t n, int64_t at,
+                                           int64_t k, int64_t line) {
     const gn_view *x = w->x;
     int64_t size = x->dtype == GN_F64 ? 8 : 4, bytes = (int64_t)gn__bytes_of(x->dtype), near = w->xs[2] * w->step[2];
     bool same = x->dtype == GN_F32 && (near == 1 || near == 2);
@@ -12306,8 +12308,10 @@ GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64
                 y[i] = t > most ? most : t;                                                                          \
             }                                                                                                        \
     }
+GN__SMALL_BEGIN
 GN__DEFINE_WINDOWS_FINISH(f32, , float)
 GN__DEFINE_WINDOWS_FINISH(f64, , double)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_WINDOWS_FINISH(f32_avx2, GN__TARGET_AVX2, float)
 #endif
@@ -12692,21 +12696,14 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
 #endif
-#define GN__DEFINE_JOINS(S, attribute)                                                                       \
-    GN__NOINLINE attribute static void gn__gemm_join_##S(double *totals, float *sums, int64_t n, bool first, \
-                                                         bool last) {                                        \
-        if (first)                                                                                           \
-            for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];                                     \
-        else                                                                                                 \
-            for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];                                    \
-        if (last)                                                                                            \
-            for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];                                      \
-    }
-GN__DEFINE_JOINS(base, )
-#if GN__X86
-GN__DEFINE_JOINS(avx2, GN__TARGET_AVX2)
-#endif
-#undef GN__DEFINE_JOINS
+GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
+    if (first)
+        for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
+    else
+        for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];
+    if (last)
+        for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];
+}
 
 /* What additions have lost is NaN where a sum is infinite. */
 GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *sums, int64_t n, bool first, bool last) {
@@ -12751,11 +12748,7 @@ static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, ch
         double *to = t->totals + (kept + i) * GN__GEMM_NC, *lost = to + gn__gemm_held(j) * GN__GEMM_NC;
         void *sums = c + i * ldc * j->size;
         if (j->size == 8) gn__gemm_join64(to, lost, (double *)sums, t->cols, first, last);
-#if GN__X86
-        else if (j->kernels != &gn__kernel_sets[GN__ISA_BASE])
-            gn__gemm_join_avx2(to, (float *)sums, t->cols, first, last);
-#endif
-        else gn__gemm_join_base(to, (float *)sums, t->cols, first, last);
+        else gn__gemm_join(to, (float *)sums, t->cols, first, last);
     }
 }
 
@@ -14148,6 +14141,7 @@ typedef struct gn__lone {
 /* The first of the places of vector i: the last lies over those before. */
 static int64_t gn__lone_at(const gn__windows *v, int64_t i) { return GN__MAX(GN__MIN(16 * i, v->places[2] - 16), 0); }
 
+GN__COLD_BEGIN
 /* What is read of taps at vector i. */
 static void gn__lone_mask(const gn__lone *j, int64_t i) {
     const gn__windows *v = j->v;
@@ -14188,6 +14182,7 @@ static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
     for (int64_t i = 0; i < vectors; i++) gn__lone_mask(j, i);
     return true;
 }
+GN__COLD_END
 
 typedef float gn__masked __attribute__((vector_size(64)));
 typedef int32_t gn__lone_order __attribute__((vector_size(64)));
@@ -14275,10 +14270,8 @@ typedef int32_t gn__lone_order __attribute__((vector_size(64)));
         bool inside = top + j->low >= 0 && top + (GN__LONE_ROWS - 1) * down + j->high < below;                   \
         vec acc0, acc1, acc2, acc3, acc4, acc5, acc6, acc7, run0, run1, run2, run3, run4, run5, run6, run7;      \
         GN__LONE_EACH(GN__LONE_CLEAR)                                                                            \
-        bool nine = !far && j->nine, full = nine && inside && masks[0] == 0xffff && masks[2] == 0xffff &&        \
-                                            (uint64_t)(plane + tap->plane) < (uint64_t)planes;                   \
-        if (full) GN__NINE(GN__LONE_ALL)                                                                         \
-        else if (nine) GN__NINE(GN__MASKED_READ)                                                                 \
+        const bool nine = !far && j->nine;                                                                       \
+        if (nine) GN__NINE(GN__MASKED_READ)                                                                      \
         for (int64_t t = nine ? taps : 0, end; t < taps;) {                                                      \
             GN__LONE_EACH(GN__LONE_BEGIN)                                                                        \
             for (end = GN__MIN(t + GN__RUN, taps); t < end; t++) {                                               \
