@@ -10003,7 +10003,7 @@ enum { GN__LANE_I8 = GN__COMPUTE__COUNT, GN__LANE_U8, GN__LANE__COUNT };
 /* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod
  * GN__LANES, the upper half of these is added to the lower until one is left, and pieces are joined by a gn__tree. So
  * the number of elements alone gives the order. */
-/* abreast: running extremes, of which any order gives the same */
+/* abreast: running extremes, of which any order gives the same; low: rows of the lower tiles of a product */
 enum {
     GN__LANES = 8,
     GN__SLOT = GN__CHUNK + 16,
@@ -10012,16 +10012,19 @@ enum {
     GN__PIECE64 = 64,
     GN__JOINED = 4,
     GN__RUN = GN__PIECE / GN__LANES,
-    GN__ABREAST = 32
+    GN__ABREAST = 32,
+    GN__GEMM_LOW = 4
 };
 
+typedef void (*gn__micro)(const void *a, int64_t am, int64_t ak, const void *b, void *c, int64_t ldc, int64_t k,
+                          bool add);
 /* Tiles of a product. The elements of packed sides and of C have one size; for the pairs of 16-bit integers those of
    sides are two terms each, the first in the lower half. */
 typedef struct gn__tiles {
     int mr, nr; /* mr at most GN__GEMM_MR */
-    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr); of floats GN__RUN terms one after
-       the other, then these sums */
-    void (*micro)(const void *a, const void *b, void *c, int64_t ldc, int64_t k, bool add);
+    /* C tile (mr x nr, row stride ldc) = or += A (mr x k, strides am and ak) * packed B (k x nr); of floats GN__RUN
+       terms one after the other, then these sums */
+    gn__micro micro;
 } gn__tiles;
 
 /* The innermost loops of f32 rows and of products, for one instruction path. */
@@ -10055,6 +10058,7 @@ typedef struct gn__kernels {
     /* dot and down with b of f16 and of bf16; NULL: what is b is converted first */
     void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    gn__micro low, thin; /* f32 of GN__GEMM_LOW rows, and of the first half of the columns; NULL: none */
 } gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -10080,9 +10084,12 @@ typedef struct gn__kernels {
         __asm__("vpmaddwd %2, %1, %0" : "=v"(both) : "v"(both), "v"(w)); \
         sum += both;                                                     \
     } while (0)
-#define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES)                                                 \
-    attribute static void gn__micro_##name(const void *pa, const void *pb, void *pc, int64_t ldc, int64_t k,        \
-                                           bool add) {                                                              \
+#define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES) \
+    GN__DEFINE_MICRO_OF(name, attribute, T, W, MR, NV, NV, RUN, TIMES)
+/* WIDE: vectors of a row of packed B */
+#define GN__DEFINE_MICRO_OF(name, attribute, T, W, MR, NV, WIDE, RUN, TIMES)                                        \
+    attribute static void gn__micro_##name(const void *pa, int64_t am, int64_t ak, const void *pb, void *pc,        \
+                                           int64_t ldc, int64_t k, bool add) {                                      \
         GN__CONTRACT                                                                                                \
         typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                   \
         const T *a = (const T *)pa, *b = (const T *)pb;                                                             \
@@ -10093,11 +10100,11 @@ typedef struct gn__kernels {
             GN__UNROLL for (int i = 0; i < MR; i++) {                                                               \
                 GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 };                                     \
             }                                                                                                       \
-            for (l = 0; l < RUN && l < k; l++, a += MR, b += W * NV) {                                              \
+            for (l = 0; l < RUN && l < k; l++, a += ak, b += W * WIDE) {                                            \
                 vec w[NV];                                                                                          \
                 GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                           \
                 GN__UNROLL for (int i = 0; i < MR; i++) {                                                           \
-                    GN__UNROLL for (int v = 0; v < NV; v++) TIMES(run[i][v], a[i], w[v]);                           \
+                    GN__UNROLL for (int v = 0; v < NV; v++) TIMES(run[i][v], a[i * am], w[v]);                      \
                 }                                                                                                   \
             }                                                                                                       \
             GN__UNROLL for (int i = 0; i < MR; i++) {                                                               \
@@ -10310,20 +10317,21 @@ typedef struct gn__kernels {
     }
 #else
 #define GN__MADD(sum, a, w) sum += (a) * (w)
-#define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES)                                            \
-    static void gn__micro_##name(const void *pa, const void *pb, void *pc, int64_t ldc, int64_t k, bool add) { \
-        const T *a = (const T *)pa, *b = (const T *)pb;                                                        \
-        T acc[MR][W * NV] = { { 0 } }, *c = (T *)pc;                                                           \
-        for (int64_t l; k > 0; k -= l) {                                                                       \
-            T run[MR][W * NV] = { { 0 } };                                                                     \
-            for (l = 0; l < RUN && l < k; l++, a += MR, b += W * NV)                                           \
-                for (int i = 0; i < MR; i++)                                                                   \
-                    for (int v = 0; v < W * NV; v++) TIMES(run[i][v], a[i], b[v]);                             \
-            for (int i = 0; i < MR; i++)                                                                       \
-                for (int v = 0; v < W * NV; v++) acc[i][v] += run[i][v];                                       \
-        }                                                                                                      \
-        for (int i = 0; i < MR; i++)                                                                           \
-            for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];    \
+#define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES)                                             \
+    static void gn__micro_##name(const void *pa, int64_t am, int64_t ak, const void *pb, void *pc, int64_t ldc, \
+                                 int64_t k, bool add) {                                                         \
+        const T *a = (const T *)pa, *b = (const T *)pb;                                                         \
+        T acc[MR][W * NV] = { { 0 } }, *c = (T *)pc;                                                            \
+        for (int64_t l; k > 0; k -= l) {                                                                        \
+            T run[MR][W * NV] = { { 0 } };                                                                      \
+            for (l = 0; l < RUN && l < k; l++, a += ak, b += W * NV)                                            \
+                for (int i = 0; i < MR; i++)                                                                    \
+                    for (int v = 0; v < W * NV; v++) TIMES(run[i][v], a[i * am], b[v]);                         \
+            for (int i = 0; i < MR; i++)                                                                        \
+                for (int v = 0; v < W * NV; v++) acc[i][v] += run[i][v];                                        \
+        }                                                                                                       \
+        for (int i = 0; i < MR; i++)                                                                            \
+            for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];     \
     }
 #define GN__WIDE(p) (p)
 #define GN__ONE(x) x
@@ -10480,6 +10488,8 @@ GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_MICROS(avx512, GN__TARGET_AVX512, 16, 7, 2)
+GN__DEFINE_MICRO(low_f32, GN__TARGET_AVX512, float, 16, GN__GEMM_LOW, 2, GN__RUN, GN__MADD)
+GN__DEFINE_MICRO_OF(thin_f32, GN__TARGET_AVX512, float, 16, 7, 1, 2, GN__RUN, GN__MADD)
 GN__DEFINE_DOTS(avx2, GN__TARGET_AVX2, 8)
 GN__DEFINE_HALVES(f16, GN__WIDE_F16, gn__f16_f32)
 GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32)
@@ -10501,10 +10511,11 @@ GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__
     }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, base, GN__BASE_SHAPE, { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) },
-               { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }),
+               { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, NULL, NULL),
 #if GN__X86
-    GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL)),
-    GN__KERNELS(avx512, avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2))),
+    GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL), NULL, NULL),
+    GN__KERNELS(avx512, avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2)), gn__micro_low_f32,
+                gn__micro_thin_f32),
 #endif
 };
 
@@ -12259,6 +12270,7 @@ typedef struct gn__windows {
     int64_t first, first_of_residual;         /* element of the place 0 of image and filter 0 */
     bool direct, clamps;                      /* results lie as the sums of one product do */
     double least, most, around;               /* bounds of results; what x is outside */
+    const gn__pool *pool;                     /* it runs in; NULL: none */
 } gn__windows;
 
 static int64_t gn__windows_places(const gn__windows *w) { return w->places[0] * w->places[1] * w->places[2]; }
@@ -12304,29 +12316,107 @@ static void gn__windows_outside(char *to, const gn__windows *w, int64_t begin, i
     for (int64_t i = begin; i < end && w->x->dtype != GN_F64; i++) ((float *)(void *)to)[i] = (float)w->around;
 }
 
+/* Which of a run of elements lie in x. */
+typedef struct gn__inside {
+    int64_t begin, end;
+} gn__inside;
+
+/* Of n, `step` apart, from i2 on. */
+static gn__inside gn__windows_inside(const gn__windows *w, int64_t i0, int64_t i1, int64_t i2, int64_t step,
+                                     int64_t n) {
+    gn__inside r = { 0, n };
+    if (i2 < 0) r.begin = GN__MIN(step == 1 ? -i2 : (-i2 + step - 1) / step, n);
+    if (i2 + (n - 1) * step >= w->in[2]) r.end = step == 1 ? w->in[2] - i2 : (w->in[2] - i2 + step - 1) / step;
+    bool out = i0 < 0 || i0 >= w->in[0] || i1 < 0 || i1 >= w->in[1] || r.end <= r.begin;
+    return out ? (gn__inside){ 0, 0 } : r;
+}
+
 /* n elements of a row of x, `step` apart, from i2 on, as f32 or f64. */
 static void gn__windows_line(char *to, const gn__windows *w, int64_t image, int64_t channel, int64_t i0, int64_t i1,
                              int64_t i2, int64_t step, int64_t n) {
     const gn_view *x = w->x;
-    int64_t size = x->dtype == GN_F64 ? 8 : 4, before = 0, end = n;
-    if (i2 < 0) before = GN__MIN(step == 1 ? -i2 : (-i2 + step - 1) / step, n);
-    if (i2 + (n - 1) * step >= w->in[2]) end = step == 1 ? w->in[2] - i2 : (w->in[2] - i2 + step - 1) / step;
-    if (i0 < 0 || i0 >= w->in[0] || i1 < 0 || i1 >= w->in[1] || end <= before) {
-        gn__windows_outside(to, w, 0, n);
-        return;
-    }
+    int64_t size = x->dtype == GN_F64 ? 8 : 4;
+    gn__inside in = gn__windows_inside(w, i0, i1, i2, step, n);
     int64_t at = image * x->strides[0] + channel * x->strides[1] + i0 * w->xs[0] + i1 * w->xs[1] +
-                 (i2 + before * step) * w->xs[2];
-    gn__windows_outside(to, w, 0, before);
-    gn__windows_load(to + before * size, x->dtype, x->p + at * (int64_t)gn__bytes_of(x->dtype), w->xs[2] * step,
-                     end - before);
-    gn__windows_outside(to, w, end, n);
+                 (i2 + in.begin * step) * w->xs[2];
+    gn__windows_outside(to, w, 0, in.begin);
+    if (in.end > in.begin)
+        gn__windows_load(to + in.begin * size, x->dtype, x->p + at * (int64_t)gn__bytes_of(x->dtype), w->xs[2] * step,
+                         in.end - in.begin);
+    gn__windows_outside(to, w, in.end, n);
 }
 
-/* n places from p on, along the last axis, of tap t of channel c. */
-static void gn__windows_run(char *to, const gn__windows *w, const gn__place *p, int64_t c, int64_t t, int64_t n) {
-    gn__windows_line(to, w, p->image, w->channel + c, p->at[0] * w->step[0] + w->offset[0][t],
-                     p->at[1] * w->step[1] + w->offset[1][t], p->at[2] * w->step[2] + w->offset[2][t], w->step[2], n);
+/* n elements of 4 bytes, at most 32, of each of `rows` rows that are `step` bytes apart; `near`: 1, or 2 where every
+   second one is read. */
+#define GN__DEFINE_WINDOWS_COPY(S, attribute, COPY_32)                                                            \
+    attribute static void gn__windows_copy_##S(char *to, int64_t line, const char *from, int64_t step, int64_t n, \
+                                               int64_t rows, int64_t near) {                                      \
+        int64_t end = n * 4 - 32;                                                                                 \
+        for (int64_t r = 0; r < rows; r++, to += line, from += step) {                                            \
+            uint32_t *one = (uint32_t *)(void *)to;                                                               \
+            const uint32_t *x = (const uint32_t *)(const void *)from;                                             \
+            if (near == 2)                                                                                        \
+                for (int64_t i = 0; i < n; i++) one[i] = x[2 * i];                                                \
+            else if (n < 8)                                                                                       \
+                for (int64_t i = 0; i < n; i++) one[i] = x[i];                                                    \
+            else {                                                                                                \
+                COPY_32(to, from);                                                                                \
+                if (n > 16) COPY_32(to + 32, from + 32);                                                          \
+                if (n > 24) COPY_32(to + 64, from + 64);                                                          \
+                COPY_32(to + end, from + end);                                                                    \
+            }                                                                                                     \
+        }                                                                                                         \
+    }
+#define GN__COPY_32(to, from) memcpy(to, from, 32)
+GN__SMALL_BEGIN
+GN__DEFINE_WINDOWS_COPY(base, , GN__COPY_32)
+GN__SMALL_END
+#if GN__X86
+typedef char gn__bytes_32 __attribute__((vector_size(32), aligned(1), may_alias));
+#define GN__COPY_32_AVX2(to, from) *(gn__bytes_32 *)(to) = *(const gn__bytes_32 *)(from)
+GN__DEFINE_WINDOWS_COPY(avx2, GN__TARGET_AVX2, GN__COPY_32_AVX2)
+#undef GN__COPY_32_AVX2
+#endif
+#undef GN__COPY_32
+#undef GN__DEFINE_WINDOWS_COPY
+
+/* The same of any n. */
+GN__NOINLINE static void gn__windows_block(const gn__pool *pool, char *to, int64_t line, const char *from, int64_t step,
+                                           int64_t n, int64_t rows, int64_t near) {
+    for (int64_t i = 0, some; i < n; i += some, to += 4 * some, from += 4 * some * near) {
+        some = GN__MIN(n - i, 32);
+#if GN__X86
+        if (pool && pool->isa != GN__ISA_BASE) gn__windows_copy_avx2(to, line, from, step, some, rows, near);
+        else
+#endif
+            gn__windows_copy_base(to, line, from, step, some, rows, near);
+    }
+    (void)pool;
+}
+
+/* n places from p on, along the last axis, of k terms from `at` on: each to a line, `line` bytes apart. */
+GN__NOINLINE static void gn__windows_piece(char *to, const gn__windows *w, const gn__place *p, int64_t n, int64_t at,
+                                           int64_t k, int64_t line) {
+    const gn_view *x = w->x;
+    int64_t size = x->dtype == GN_F64 ? 8 : 4, bytes = (int64_t)gn__bytes_of(x->dtype), near = w->xs[2] * w->step[2];
+    bool same = x->dtype == GN_F32 && (near == 1 || near == 2);
+    for (int64_t l = 0; l < k && l < w->taps; l++, to += line) {
+        int64_t t = (at + l) % w->taps, c = w->channel + (at + l) / w->taps, rows = (k - l - 1) / w->taps + 1;
+        int64_t i0 = p->at[0] * w->step[0] + w->offset[0][t], i1 = p->at[1] * w->step[1] + w->offset[1][t];
+        int64_t i2 = p->at[2] * w->step[2] + w->offset[2][t];
+        gn__inside in = gn__windows_inside(w, i0, i1, i2, w->step[2], n);
+        int64_t from = p->image * x->strides[0] + c * x->strides[1] + i0 * w->xs[0] + i1 * w->xs[1] +
+                       (i2 + in.begin * w->step[2]) * w->xs[2];
+        int64_t step = x->strides[1] * bytes, some = in.end - in.begin, apart = w->taps * line;
+        char *first = to + in.begin * size;
+        if (same && some > 0) gn__windows_block(w->pool, first, apart, x->p + from * bytes, step, some, rows, near);
+        for (int64_t r = 0; r < rows && !same && some > 0; r++)
+            gn__windows_load(first + r * apart, x->dtype, x->p + from * bytes + r * step, near, some);
+        for (int64_t r = 0; r < rows && some < n; r++) {
+            gn__windows_outside(to + r * apart, w, 0, in.begin);
+            gn__windows_outside(to + r * apart, w, in.end, n);
+        }
+    }
 }
 
 /* One of k rows to `panels` panels, `wide` bytes each. */
@@ -12341,40 +12431,59 @@ static void gn__pack_row(char *to, const char *from, int64_t panels, int64_t wid
 /* k x cols of the side from (at, col) on, as gn__pack_b has them. */
 GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
                                           int64_t k, int nr) {
-    enum { MOST = 256 + 64 };
-    double line[MOST];
-    int64_t padded = (cols + nr - 1) / nr * nr, size = w->x->dtype == GN_F64 ? 8 : 4;
-    gn__place first = gn__place_of(w, col);
-    memset(line, 0, (size_t)(padded * size));
-    for (int64_t l = 0; l < k; l++) {
-        gn__place p = first;
-        for (int64_t i = 0, n; i < cols; i += n) {
-            n = GN__MIN(cols - i, w->places[2] - p.at[2]);
-            gn__windows_run((char *)line + i * size, w, &p, (at + l) / w->taps, (at + l) % w->taps, n);
-            gn__place_skip(w, &p, n);
-        }
-        gn__pack_row((char *)out + l * nr * size, (const char *)line, padded / nr, nr * size, k);
+    int64_t size = w->x->dtype == GN_F64 ? 8 : 4, i = 0;
+    gn__place p = gn__place_of(w, col);
+    for (int64_t n; i < cols; i += n) {
+        n = GN__MIN(GN__MIN(cols - i, nr - i % nr), w->places[2] - p.at[2]);
+        gn__windows_piece((char *)out + (i / nr * nr * k + i % nr) * size, w, &p, n, at, k, nr * size);
+        gn__place_skip(w, &p, n);
     }
+    for (int64_t l = 0; l < k && i % nr; l++)
+        memset((char *)out + (i / nr * nr * k + i % nr + l * nr) * size, 0, (size_t)((nr - i % nr) * size));
 }
 
-/* Bias, residual and bounds of n sums of one filter. */
-#define GN__DEFINE_WINDOWS_FINISH(S, T)                                                                            \
-    static void gn__windows_finish_##S(T *y, const T *residual, T bias, T least, T most, bool clamps, int64_t n) { \
-        for (int64_t i = 0; i < n; i++) y[i] += bias;                                                              \
-        for (int64_t i = 0; i < n && residual; i++) y[i] += residual[i];                                           \
-        for (int64_t i = 0; i < n && clamps; i++) y[i] = y[i] < least ? least : y[i] > most ? most : y[i];         \
+/* Bias, residual and bounds of n sums of one filter. A NaN stays. */
+#define GN__DEFINE_WINDOWS_FINISH(S, attribute, T)                                                                   \
+    attribute static void gn__windows_finish_##S(T *restrict y, const T *restrict residual, T bias, T least, T most, \
+                                                 int64_t n) {                                                        \
+        if (residual)                                                                                                \
+            for (int64_t i = 0; i < n; i++) {                                                                        \
+                T t = y[i] + bias + residual[i];                                                                     \
+                t = t < least ? least : t;                                                                           \
+                y[i] = t > most ? most : t;                                                                          \
+            }                                                                                                        \
+        else                                                                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                                        \
+                T t = y[i] + bias;                                                                                   \
+                t = t < least ? least : t;                                                                           \
+                y[i] = t > most ? most : t;                                                                          \
+            }                                                                                                        \
     }
-GN__DEFINE_WINDOWS_FINISH(f32, float)
-GN__DEFINE_WINDOWS_FINISH(f64, double)
+GN__SMALL_BEGIN
+GN__DEFINE_WINDOWS_FINISH(f32, , float)
+GN__DEFINE_WINDOWS_FINISH(f64, , double)
+GN__SMALL_END
+#if GN__X86
+GN__DEFINE_WINDOWS_FINISH(f32_avx2, GN__TARGET_AVX2, float)
+#endif
 #undef GN__DEFINE_WINDOWS_FINISH
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
+static void gn__windows_end_f32(const gn__windows *w, float *y, const float *residual, float bias, int64_t n) {
+    float least = (float)w->least, most = (float)w->most;
+#if GN__X86
+    if (w->pool && w->pool->isa != GN__ISA_BASE) gn__windows_finish_f32_avx2(y, residual, bias, least, most, n);
+    else
+#endif
+        gn__windows_finish_f32(y, residual, bias, least, most, n);
+}
+
 /* Sums of filter `row` at n places from p on, to where they belong. */
 static void gn__windows_store_from(const gn__windows *w, void *sums, int64_t row, gn__place p, int64_t n) {
     const gn_view *out = w->out, *r = w->residual;
-    bool wide = out->dtype == GN_F64, more = w->bias || r || w->clamps;
+    bool wide = out->dtype == GN_F64, ends = w->bias || r || w->clamps, lies = false;
     int64_t size = wide ? 8 : 4, bytes = (int64_t)gn__bytes_of(out->dtype), m = w->filter + row, some;
     double bias = 0, room[256];
     if (w->bias) gn__load_f64(&bias, out->dtype, w->bias->p + m * w->bias->strides[0] * bytes, 1, 1);
@@ -12386,13 +12495,13 @@ static void gn__windows_store_from(const gn__windows *w, void *sums, int64_t row
         if (r) {
             from = p.image * r->strides[0] + m * r->strides[1] + w->first_of_residual;
             for (int a = 0; a < 3; a++) from += p.at[a] * w->rs[a];
-            gn__windows_load(room, out->dtype, r->p + from * bytes, w->rs[2], some);
+            lies = out->dtype == GN_F32 && w->rs[2] == 1;
+            if (!lies) gn__windows_load(room, out->dtype, r->p + from * bytes, w->rs[2], some);
         }
-        if (wide && more)
-            gn__windows_finish_f64((double *)(void *)y, r ? room : NULL, bias, w->least, w->most, w->clamps, some);
-        else if (more)
-            gn__windows_finish_f32((float *)(void *)y, r ? (float *)(void *)room : NULL, (float)bias, (float)w->least,
-                                   (float)w->most, w->clamps, some);
+        const void *more = lies ? (const void *)(r->p + from * bytes) : r ? (const void *)room : NULL;
+        if (wide && ends)
+            gn__windows_finish_f64((double *)(void *)y, (const double *)more, bias, w->least, w->most, some);
+        else if (ends) gn__windows_end_f32(w, (float *)(void *)y, (const float *)more, (float)bias, some);
         if (!w->direct && wide) gn__store_f64((double *)(void *)y, GN_F64, out->p + at * bytes, w->os[2], some);
         else if (!w->direct) gn__store_f32((float *)(void *)y, out->dtype, out->p + at * bytes, w->os[2], some);
         gn__place_skip(w, &p, some);
@@ -12483,7 +12592,9 @@ typedef struct gn__gemm_job {
     bool direct;             /* sums lie in C */
     bool pairs;              /* a packed element is two terms */
     bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
-    bool local;              /* rows are packed where they are used: there are columns for one task */
+    bool local;              /* rows are packed where they are used: there are columns for one task, or they lie so */
+    bool lies;               /* rows are read as they lie, but for the last that are fewer than a tile's */
+    int64_t tiles_n;         /* tasks along N, each of as many panels as others or one more */
     char *scratch;           /* of the workers, scratch_bytes each */
     int64_t workers, scratch_bytes;
     gn__atomic next; /* task */
@@ -12695,23 +12806,42 @@ GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, void *sums, int64_t r
     else gn__store_i32((const int32_t *)sums, g->dtype, to, 1, n);
 }
 
-/* Micro tiles of the rows [p, p + rows) of the packed ones; those that stick out go through `edge`. */
-static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *b, char *c, int64_t ldc, int64_t rows,
-                           int64_t cols, int64_t k, bool add, char *edge) {
-    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size;
-    for (int64_t p = 0; p < rows; p += mr)
+/* Of `rows` rows that are read as they lie, those at the end that tiles of GN__GEMM_LOW rows take so that none is left
+   over; 0 where that cannot be. */
+static int64_t gn__gemm_lows(const gn__gemm_job *j, int64_t rows) {
+    if (!j->lies || j->tiles != &j->kernels->f32 || !j->kernels->low) return 0;
+    for (int64_t n = 0; n <= rows; n += GN__GEMM_LOW)
+        if ((rows - n) % j->tiles->mr == 0) return n;
+    return 0;
+}
+
+/* Micro tiles of rows, packed at `a` or as they lie there; those that stick out go through `edge`, those of the last
+   rows which are fewer than a tile's, if no others are packed, from `rest`. */
+static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *rest, const char *b, char *c, int64_t ldc,
+                           int64_t rows, int64_t cols, int64_t k, bool add, char *edge) {
+    const gn__tiles *tiles = j->tiles;
+    int64_t nr = tiles->nr, size = j->size, row = j->lies ? j->g->am : k, lows = gn__gemm_lows(j, rows), mr;
+    bool thins = tiles == &j->kernels->f32 && j->kernels->thin;
+    for (int64_t p = 0; p < rows; p += mr) {
+        bool low = p >= rows - lows;
+        mr = low ? GN__GEMM_LOW : tiles->mr;
+        bool lies = j->lies && p + mr <= rows;
+        const char *from = j->lies && !lies ? rest : a + p * row * size;
         for (int64_t q = 0; q < cols; q += nr) {
+            bool thin = thins && !low && cols - q <= nr / 2;
+            gn__micro micro = low ? j->kernels->low : thin ? j->kernels->thin : tiles->micro;
             char *to = c + (p * ldc + q) * size;
-            if (p + mr <= rows && q + nr <= cols) {
-                j->tiles->micro(a + p * k * size, b + q * k * size, to, ldc, k, add);
+            int64_t am = lies ? row : 1, ak = lies ? 1 : mr, high = GN__MIN(mr, rows - p), wide = GN__MIN(nr, cols - q);
+            if (high == mr && wide == (thin ? nr / 2 : nr)) {
+                micro(from, am, ak, b + q * k * size, to, ldc, k, add);
                 continue;
             }
-            int64_t high = GN__MIN(mr, rows - p);
-            size_t wide = (size_t)(GN__MIN(nr, cols - q) * size);
-            for (int64_t i = 0; i < high && add; i++) memcpy(edge + i * nr * size, to + i * ldc * size, wide);
-            j->tiles->micro(a + p * k * size, b + q * k * size, edge, nr, k, add);
-            for (int64_t i = 0; i < high; i++) memcpy(to + i * ldc * size, edge + i * nr * size, wide);
+            for (int64_t i = 0; i < high && add; i++)
+                memcpy(edge + i * nr * size, to + i * ldc * size, (size_t)(wide * size));
+            micro(from, am, ak, b + q * k * size, edge, nr, k, add);
+            for (int64_t i = 0; i < high; i++) memcpy(to + i * ldc * size, edge + i * nr * size, (size_t)(wide * size));
         }
+    }
 }
 
 /* Sums over at most GN__GEMM_DEEP terms are added to those before them, f32 in f64 and f64 in two parts, and at the end
@@ -12806,18 +12936,21 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
     const gn__gemm *g = j->g;
     int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc, at = t->at,
             end = t->end, kept = gn__gemm_waits(j) ? q : 0, high = (j->rows + mr - 1) / mr * mr,
-            wide = (t->cols + nr - 1) / nr * nr;
+            wide = (t->cols + nr - 1) / nr * nr, lies = j->lies ? gn__gemm_lows(j, rows) ? rows : rows / mr * mr : 0;
     bool stored = end == j->k && (!j->direct || g->bias || g->win || g->k == 0),
          whole = !j->direct && !g->bias && !g->win && g->k > 0 && t->cols == g->n; /* its rows are stored as one */
     int64_t ldc = j->direct || whole ? g->n : GN__GEMM_NC;
     char *c = j->direct ? g->c + ((j->row + row) * g->n + t->col) * size : t->sums + kept * ldc * size;
     for (int64_t l = at, k; l < end; l += k) {
         k = GN__MIN(end - l, j->kc);
-        const char *a = j->local ? t->own : j->a + (high * l + row * k) * size;
-        for (int64_t i = 0; i < rows && j->local; i += mr)
-            gn__pack_a(t->own + i * k * size, g, j->row + row + i, rows - i, l, k, (int)mr, j->pairs);
-        gn__gemm_block(j, a, t->b + wide * (l - at) * size, c, ldc, rows, t->cols, k, j->joins ? l % deep > 0 : l > 0,
-                       t->edge);
+        const char *a = j->lies    ? gn__gemm_a(g, j->row + row, l)
+                        : j->local ? t->own
+                                   : j->a + (high * l + row * k) * size;
+        for (int64_t i = lies; i < rows && j->local; i += mr)
+            gn__pack_a(j->lies ? t->own : t->own + i * k * size, g, j->row + row + i, rows - i, l, k, (int)mr,
+                       j->pairs);
+        gn__gemm_block(j, a, t->own, t->b + wide * (l - at) * size, c, ldc, rows, t->cols, k,
+                       j->joins ? l % deep > 0 : l > 0, t->edge);
         if (j->joins && ((l + k) % deep == 0 || l + k == j->k))
             gn__gemm_join_rows(j, t, c, ldc, kept, rows, l < deep, l + k == j->k);
     }
@@ -12877,7 +13010,7 @@ static void gn__gemm_help(const gn__gemm_job *j, int64_t worker) {
 /* Worker w of those that make the tasks of C, each in scratch of its own. */
 static void gn__gemm_workers(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    int64_t tasks = j->tiles_m * ((j->g->n + GN__GEMM_NC - 1) / GN__GEMM_NC);
+    int64_t tasks = j->tiles_m * j->tiles_n, nr = j->tiles->nr, panels = (j->g->n + nr - 1) / nr;
     for (int64_t w = begin, t; w < end; w++) {
         gn__gemm_share *s = gn__gemm_share_of(j, w);
         gn__gemm_part *part = &s->part;
@@ -12888,8 +13021,8 @@ static void gn__gemm_workers(void *arg, int64_t begin, int64_t end) {
              gn__gemm_task(j, s)) {
             part->p = t % j->tiles_m * j->tile_m;
             part->rows = GN__MIN(j->rows - part->p, j->tile_m);
-            part->col = t / j->tiles_m * GN__GEMM_NC;
-            part->cols = GN__MIN(j->g->n - part->col, (int64_t)GN__GEMM_NC);
+            part->col = t / j->tiles_m * panels / j->tiles_n * nr;
+            part->cols = GN__MIN((t / j->tiles_m + 1) * panels / j->tiles_n * nr, j->g->n) - part->col;
         }
         gn__atomic_store(&s->state, GN__SHARE_NONE);
         gn__gemm_help(j, w);
@@ -12946,8 +13079,8 @@ static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
 }
 
 /* How the rows from j->row on, at most `most`, are cut into tasks. */
-static void gn__gemm_cut(gn__gemm_job *j, int64_t most, int64_t tiles_n, int64_t threads) {
-    int64_t mr = j->tiles->mr, panels;
+static void gn__gemm_cut(gn__gemm_job *j, int64_t most, int64_t threads) {
+    int64_t mr = j->tiles->mr, tiles_n = j->tiles_n, panels;
     j->rows = GN__MIN(j->g->m - j->row, most);
     panels = (j->rows + mr - 1) / mr;
     j->tiles_m = GN__MAX(GN__MIN((threads + tiles_n - 1) / tiles_n, panels), 1);
@@ -12963,11 +13096,16 @@ static void gn__gemm_cut(gn__gemm_job *j, int64_t most, int64_t tiles_n, int64_t
    product. */
 static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
-    int64_t mr = j->tiles->mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
             threads = pool ? (int64_t)pool->n_threads + 1 : 1,
             most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr);
-    gn__gemm_cut(j, most, tiles_n, threads);
-    j->local = tiles_n == 1;
+    j->lies = g->win && g->ak == 1 && gn__pack_direct(g, j->pairs);
+    if (j->lies) most = g->m;
+    int64_t even = (tiles_n + threads - 1) / threads * threads; /* each task lays windows out anew */
+    if (g->win && tiles_n > 1 && even <= (g->n + nr - 1) / nr) tiles_n = even;
+    j->tiles_n = tiles_n;
+    gn__gemm_cut(j, most, threads);
+    j->local = tiles_n == 1 || j->lies;
     j->workers = GN__MIN(threads, j->tiles_m * tiles_n);
     j->scratch_bytes = GN__SHARE_BYTES + GN__GEMM_EDGE + j->room + (j->local ? gn__gemm_own(j) : 0);
     j->scratch_bytes = (j->scratch_bytes + gn__gemm_sums(j) + gn__gemm_totals(j) + 63) & ~(int64_t)63;
@@ -12979,7 +13117,7 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     j->scratch = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     j->a = j->scratch + j->workers * j->scratch_bytes;
     for (; j->row < g->m; j->row += j->rows) {
-        gn__gemm_cut(j, most, tiles_n, threads);
+        gn__gemm_cut(j, most, threads);
         if (!j->local)
             gn__pool_for(pool, (j->rows + mr - 1) / mr, 1 + 16384 / GN__MAX(j->k * mr, 1), gn__gemm_pack_range, j);
         for (int64_t w = 0; w < j->workers; w++) gn__atomic_store(&gn__gemm_share_of(j, w)->state, GN__SHARE_NONE);
@@ -13798,6 +13936,7 @@ static void gn__conv_prepare(gn__conv *k, const gn__call *c) {
     k->wm = w->strides[t];
     k->wc = w->strides[1 - t];
     gn__windows *v = &k->win;
+    v->pool = c->pool;
     v->x = x;
     v->out = &c->out;
     if (c->attrs[0] & GN__CONV_BIAS) v->bias = &c->in[at++];
@@ -13993,8 +14132,6 @@ typedef struct gn__near {
     gn__atomic failed;                    /* no memory for scratch; set by any thread */
 } gn__near;
 
-static int64_t gn__near_row(const gn__near *j) { return j->pieces[2] * j->length[2]; }
-
 /* How a channel is laid out. False where that is much larger than the channel, as dilation can make it. */
 static bool gn__near_layout(const gn__conv *k, gn__near *j) {
     const gn__windows *v = &k->win;
@@ -14014,8 +14151,8 @@ static bool gn__near_layout(const gn__conv *k, gn__near *j) {
     }
     if (size > 4 * (in + places) + 4096) return false;
     j->channel = (int64_t)size;
-    if (gn__near_row(j) <= (int64_t)gn_size_align((uint64_t)v->places[2], GN__NEAR_BLOCK))
-        j->line = (v->places[1] - 1) * gn__near_row(j) + v->places[2];
+    if (j->length[2] <= (int64_t)gn_size_align((uint64_t)v->places[2], GN__NEAR_BLOCK))
+        j->line = (v->places[1] - 1) * j->length[2] + v->places[2];
     return true;
 }
 
@@ -14033,17 +14170,39 @@ static bool gn__near_suits(const gn__conv *k) {
            k->win.taps > 0 && gn__near_layout(k, &j);
 }
 
+/* Rows of one piece of a channel: of every step[1]-th row from i1 on, every step[2]-th element from i2 on. */
+static void gn__near_piece(const gn__near *j, char *to, int64_t image, int64_t channel, int64_t i0, int64_t i1,
+                           int64_t i2) {
+    const gn__windows *v = &j->k->win;
+    const gn_view *x = v->x;
+    int64_t n = j->length[2], rows = j->length[1], down = v->step[1], near = v->xs[2] * v->step[2],
+            size = x->dtype == GN_F64 ? 8 : 4;
+    gn__inside in = gn__windows_inside(v, i0, 0, i2, v->step[2], n);
+    int64_t first = i1 < 0 ? GN__MIN((-i1 + down - 1) / down, rows) : 0,
+            end = i1 < v->in[1] ? GN__MIN((v->in[1] - i1 - 1) / down + 1, rows) : 0;
+    bool block = x->dtype == GN_F32 && (near == 1 || near == 2) && in.end > in.begin && first < end;
+    if (block) {
+        int64_t at = image * x->strides[0] + channel * x->strides[1] + i0 * v->xs[0] + (i1 + first * down) * v->xs[1] +
+                     (i2 + in.begin * v->step[2]) * v->xs[2];
+        gn__windows_block(v->pool, to + (first * n + in.begin) * 4, n * 4, x->p + at * 4, v->xs[1] * down * 4,
+                          in.end - in.begin, end - first, near);
+    }
+    for (int64_t b = 0; b < rows; b++, to += n * size)
+        if (block && b >= first && b < end) {
+            gn__windows_outside(to, v, 0, in.begin);
+            gn__windows_outside(to, v, in.end, n);
+        } else gn__windows_line(to, v, image, channel, i0, i1 + b * down, i2, v->step[2], n);
+}
+
 /* The channels of one image that a group reads. */
 static void gn__near_lay(const gn__near *j, char *to, int64_t image, int64_t group) {
     const gn__windows *v = &j->k->win;
     int64_t size = v->x->dtype == GN_F64 ? 8 : 4, rows0 = j->pieces[0] * j->length[0];
     for (int64_t r = 0; r < j->k->channels * rows0; r++) {
         int64_t c = r / rows0, a = r % rows0, i0 = j->low[0] + a / j->length[0] + a % j->length[0] * v->step[0];
-        for (int64_t piece = 0; piece < j->pieces[1]; piece++)
-            for (int64_t b = 0; b < j->length[1]; b++)
-                for (int64_t q = 0; q < j->pieces[2]; q++, to += j->length[2] * size)
-                    gn__windows_line(to, v, image, group * j->k->channels + c, i0, j->low[1] + piece + b * v->step[1],
-                                     j->low[2] + q, v->step[2], j->length[2]);
+        for (int64_t piece = 0; piece < j->pieces[1] * j->pieces[2]; piece++, to += j->length[1] * j->length[2] * size)
+            gn__near_piece(j, to, image, group * j->k->channels + c, i0, j->low[1] + piece / j->pieces[2],
+                           j->low[2] + piece % j->pieces[2]);
     }
     memset(to, 0, (size_t)(4 * GN__NEAR_BLOCK * size));
 }
@@ -14052,12 +14211,13 @@ static void gn__near_taps(gn__near *j) {
     const gn__windows *v = &j->k->win;
     int64_t n = v->taps;
     for (int64_t t = 0; t < n * j->k->channels; t++) {
-        int64_t at = 0;
+        int64_t piece[3], within[3];
         for (int i = 0; i < 3; i++) {
-            int64_t d = v->offset[i][t % n] - j->low[i];
-            at = at * j->pieces[i] * j->length[i] + d % v->step[i] * j->length[i] + d / v->step[i];
+            piece[i] = (v->offset[i][t % n] - j->low[i]) % v->step[i];
+            within[i] = (v->offset[i][t % n] - j->low[i]) / v->step[i];
         }
-        j->offset[t] = t / n * j->channel + at;
+        int64_t at = ((piece[0] * j->length[0] + within[0]) * j->pieces[1] + piece[1]) * j->pieces[2] + piece[2];
+        j->offset[t] = t / n * j->channel + (at * j->length[1] + within[1]) * j->length[2] + within[2];
     }
 }
 
@@ -14112,14 +14272,13 @@ static void gn__near_plain(const gn__windows *v, float *y, int64_t row, const gn
     float bias = v->bias ? *(const float *)(const void *)(v->bias->p + m * v->bias->strides[0] * 4) : 0;
     float *to = (float *)(void *)out->p + p->image * out->strides[0] + m * out->strides[1] + v->first +
                 p->at[0] * v->os[0] + p->at[1] * v->os[1];
-    if (v->bias || v->clamps)
-        gn__windows_finish_f32(y, NULL, bias, (float)v->least, (float)v->most, v->clamps, (rows - 1) * pitch + n);
-    for (int64_t r = 0; r < rows; r++, to += v->os[1], y += pitch) memcpy(to, y, (size_t)n * sizeof *y);
+    if (v->bias || v->clamps) gn__windows_end_f32(v, y, NULL, bias, (rows - 1) * pitch + n);
+    gn__windows_block(v->pool, (char *)to, v->os[1] * 4, (const char *)y, pitch * 4, n, rows, 1);
 }
 
 /* Rows of a line of a filter to the result; p: of the first. */
 static void gn__near_put(const gn__near *j, char *y, const gn__windows *v, int64_t row, gn__place p, int64_t rows) {
-    int64_t size = v->x->dtype == GN_F64 ? 8 : 4, pitch = gn__near_row(j), a = p.at[0], b = p.at[1];
+    int64_t size = v->x->dtype == GN_F64 ? 8 : 4, pitch = j->length[2], a = p.at[0], b = p.at[1];
     bool plain = v->out->dtype == GN_F32 && !v->residual && v->os[2] == 1;
     for (int64_t r = 0; r < rows && j->k->counts[0]; r++) gn__near_divide(j->k, y + r * pitch * size, a, b + r);
     if (plain) gn__near_plain(v, (float *)(void *)y, row, &p, rows, pitch);
@@ -14130,9 +14289,9 @@ static void gn__near_put(const gn__near *j, char *y, const gn__windows *v, int64
 /* `count` filters of an image, whose channels are laid out at x; y: room for so many lines, `room` apart. */
 static void gn__near_filter(const gn__near *j, const char *x, char *y, const char *w, const gn__windows *v,
                             int64_t image, int64_t row, int64_t count, int64_t room) {
-    int64_t taps = v->taps * j->k->channels, size = v->x->dtype == GN_F64 ? 8 : 4, pitch = gn__near_row(j),
+    int64_t taps = v->taps * j->k->channels, size = v->x->dtype == GN_F64 ? 8 : 4, pitch = j->length[2],
             lines = j->line ? 1 : v->places[1], n = j->line ? j->line : v->places[2], rows = j->line ? v->places[1] : 1,
-            plane = j->pieces[1] * j->length[1];
+            plane = j->pieces[1] * j->pieces[2] * j->length[1];
     const gn__pool *pool = j->k->c->pool;
     /* some milliseconds of work, then a look at the flag */
     int64_t piece = GN__MAX((1 << 22) / GN__MAX(taps, 1) / GN__NEAR_BLOCK, 1) * GN__NEAR_BLOCK;
@@ -14181,6 +14340,226 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
     gn_free(room);
 }
 
+#if GN__X86
+/* ---- a filter a channel, which is read where it lies: elements outside are masked ---- */
+
+enum { GN__LONE_ROWS = 8, GN__LONE_MASKS = 1 << 12 };
+
+/* What a tap meets at place 0 of a channel, which may lie outside: bytes from its first element, row and plane. */
+typedef struct gn__lone_tap {
+    int64_t at, row, plane;
+} gn__lone_tap;
+
+typedef struct gn__lone {
+    const gn__conv *k;
+    const gn__windows *v;
+    int64_t vectors, near; /* of 16 places in a row; elements from one place to the next: 1 or 2 */
+    int64_t low, high;     /* the least and the largest of the rows of taps */
+    bool nine;             /* taps are 3 by 3 elements side by side, places one element apart */
+    gn__lone_tap *taps;
+    uint32_t *masks; /* by vector and tap: which elements from the first place on are read */
+} gn__lone;
+
+/* The first of the places of vector i: the last lies over those before. */
+static int64_t gn__lone_at(const gn__windows *v, int64_t i) { return GN__MAX(GN__MIN(16 * i, v->places[2] - 16), 0); }
+
+GN__COLD_BEGIN
+/* What is read of taps at vector i. */
+static void gn__lone_mask(const gn__lone *j, int64_t i) {
+    const gn__windows *v = j->v;
+    int64_t at = gn__lone_at(v, i);
+    for (int64_t t = 0; t < v->taps; t++) {
+        gn__inside in = gn__windows_inside(v, 0, 0, v->offset[2][t], j->near, v->places[2]);
+        uint32_t mask = 0;
+        for (int64_t l = GN__MAX(in.begin - at, 0); l < GN__MIN(in.end - at, 16); l++) mask |= 1u << (l * j->near);
+        j->masks[i * v->taps + t] = mask;
+    }
+}
+
+/* Whether a conv is computed so; then what depends on no channel is made. */
+static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
+    const gn__windows *v = &k->win;
+    int64_t near = v->xs[2] * v->step[2], vectors = (v->places[2] + 15) / 16;
+    *j =
+        (gn__lone){ .k = k, .v = v, .vectors = vectors, .near = near, .low = v->offset[1][0], .high = v->offset[1][0] };
+    bool fits = k->channels == 1 && v->taps <= (near == 2 ? GN__LONE_MASKS : (int64_t)GN__RUN) &&
+                vectors <= GN__LONE_MASKS / v->taps;
+    if (!fits || k->c->pool == NULL || k->c->pool->isa != GN__ISA_AVX512 || v->x->dtype != GN_F32) return false;
+    if (k->pools || v->residual || (near != 1 && near != 2) || v->xs[2] != 1 || v->os[2] != 1) return false;
+    j->taps = (gn__lone_tap *)gn_alloc((size_t)v->taps * (sizeof *j->taps + (size_t)vectors * sizeof *j->masks));
+    if (!j->taps) return false;
+    j->masks = (uint32_t *)(void *)(j->taps + v->taps);
+    for (int64_t t = 0; t < v->taps; t++) {
+        int64_t at = v->offset[0][t] * v->xs[0] + v->offset[1][t] * v->xs[1] + v->offset[2][t];
+        j->taps[t] = (gn__lone_tap){ at * 4, v->offset[1][t], v->offset[0][t] };
+        j->low = GN__MIN(j->low, v->offset[1][t]);
+        j->high = GN__MAX(j->high, v->offset[1][t]);
+    }
+    j->nine = v->taps == 9 && near == 1 && v->step[1] == 1;
+    for (int64_t t = 0; t < v->taps; t++) {
+        gn__lone_tap *tap = j->taps, *own = tap + t;
+        j->nine = j->nine && own->plane == tap->plane && own->row == tap->row + t / 3 &&
+                  own->at == tap->at + 4 * (t / 3 * v->xs[1] + t % 3);
+    }
+    for (int64_t i = 0; i < vectors; i++) gn__lone_mask(j, i);
+    return true;
+}
+GN__COLD_END
+
+typedef float gn__masked __attribute__((vector_size(64)));
+typedef int32_t gn__lone_order __attribute__((vector_size(64)));
+/* 0 where the mask is; there nothing is read, and nothing written. */
+#define GN__MASKED_READ(p, mask) __builtin_ia32_loadups512_mask((const float *)(p), (gn__masked){ 0 }, (uint16_t)(mask))
+#define GN__MASKED_WRITE(p, e, mask) __builtin_ia32_storeups512_mask(p, e, (uint16_t)(mask))
+
+#if !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")
+#endif
+#define GN__LONE_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define GN__LONE_CLEAR(r) acc##r = (vec){ 0 };
+#define GN__LONE_BEGIN(r) run##r = (vec){ 0 };
+#define GN__LONE_END(r) acc##r += run##r;
+/* Of 31 elements every second one: those of two reads. */
+#define GN__LONE_TAKE(r, READ, mask)                                                                                 \
+    do {                                                                                                             \
+        uint32_t m = mask;                                                                                           \
+        uintptr_t p = from + (uintptr_t)(r * step);                                                                  \
+        vec e = READ(p, m);                                                                                          \
+        if (far)                                                                                                     \
+            e = GN__SHUFFLE(gn__lone_order, e, READ(p + 60, m >> 15), 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, \
+                            27, 29, 31);                                                                             \
+        run##r += by * e;                                                                                            \
+        (void)m;                                                                                                     \
+    } while (0);
+#define GN__LONE_ALL(p, m) (vec)(*(const loose *)(p))
+#define GN__LONE_ADD(r) GN__LONE_TAKE(r, GN__LONE_ALL, 0)
+#define GN__LONE_SOME(r) GN__LONE_TAKE(r, GN__MASKED_READ, (uint64_t)(row + r * down) < (uint64_t)below ? mask : 0)
+/* Row p of what nine taps meet is read once for all results: three, of which those outside the tile are none. */
+#define GN__NINE_TO(r, by) acc##r += by * e;
+#define GN__NINE_NONE(r, by)
+#define GN__NINE_ROW(READ, p, A, a, B, b, C, c)                            \
+    {                                                                      \
+        uint32_t there = (uint64_t)(row + p) < (uint64_t)below ? mask : 0; \
+        uintptr_t from = begin + (uintptr_t)(p * step);                    \
+        vec e = READ(from, masks[0] & there);                              \
+        A(a, w0) B(b, w3) C(c, w6) e = READ(from + 4, masks[1] & there);   \
+        A(a, w1) B(b, w4) C(c, w7) e = READ(from + 8, masks[2] & there);   \
+        A(a, w2) B(b, w5) C(c, w8)(void) there;                            \
+    }
+#define GN__NINE_ROWS(READ)                                                   \
+    GN__NINE_ROW(READ, 0, GN__NINE_TO, 0, GN__NINE_NONE, 0, GN__NINE_NONE, 0) \
+    GN__NINE_ROW(READ, 1, GN__NINE_TO, 1, GN__NINE_TO, 0, GN__NINE_NONE, 0)   \
+    GN__NINE_ROW(READ, 2, GN__NINE_TO, 2, GN__NINE_TO, 1, GN__NINE_TO, 0)     \
+    GN__NINE_ROW(READ, 3, GN__NINE_TO, 3, GN__NINE_TO, 2, GN__NINE_TO, 1)     \
+    GN__NINE_ROW(READ, 4, GN__NINE_TO, 4, GN__NINE_TO, 3, GN__NINE_TO, 2)     \
+    GN__NINE_ROW(READ, 5, GN__NINE_TO, 5, GN__NINE_TO, 4, GN__NINE_TO, 3)     \
+    GN__NINE_ROW(READ, 6, GN__NINE_TO, 6, GN__NINE_TO, 5, GN__NINE_TO, 4)     \
+    GN__NINE_ROW(READ, 7, GN__NINE_TO, 7, GN__NINE_TO, 6, GN__NINE_TO, 5)     \
+    GN__NINE_ROW(READ, 8, GN__NINE_NONE, 0, GN__NINE_TO, 7, GN__NINE_TO, 6)   \
+    GN__NINE_ROW(READ, 9, GN__NINE_NONE, 0, GN__NINE_NONE, 0, GN__NINE_TO, 7)
+#define GN__NINE(READ)                                                                                      \
+    {                                                                                                       \
+        const vec none = { 0 }, w0 = none + w[0], w1 = none + w[1], w2 = none + w[2], w3 = none + w[3],     \
+                  w4 = none + w[4], w5 = none + w[5], w6 = none + w[6], w7 = none + w[7], w8 = none + w[8]; \
+        uint32_t mask = (uint64_t)(plane + tap->plane) < (uint64_t)planes ? 0xffff : 0;                     \
+        int64_t row = top + tap->row;                                                                       \
+        uintptr_t begin = first + (uintptr_t)tap->at;                                                       \
+        GN__NINE_ROWS(READ)                                                                                 \
+    }
+#define GN__LONE_STORE(r)                                                      \
+    if (v->bias) acc##r += bias;                                               \
+    if (v->clamps) { /* a NaN stays */                                         \
+        __asm__("vmaxps %1, %2, %0" : "=v"(acc##r) : "v"(acc##r), "v"(least)); \
+        __asm__("vminps %1, %2, %0" : "=v"(acc##r) : "v"(acc##r), "v"(most));  \
+    }                                                                          \
+    if (b + r < v->places[1]) GN__MASKED_WRITE(to + r * v->os[1], acc##r, kept);
+/* Rows from b on of plane a of one filter at places [16 i, 16 i + 16); x: its channel, y: its results; two: elements
+   from one place to the next, not one. */
+#define GN__DEFINE_LONE(S, two)                                                                                  \
+    GN__TARGET_AVX512 static void gn__lone_rows_##S(const gn__lone *j, const float *x, float *y, const float *w, \
+                                                    float bias, int64_t a, int64_t b, int64_t i) {               \
+        GN__CONTRACT                                                                                             \
+        typedef gn__masked vec;                                                                                  \
+        typedef float loose __attribute__((vector_size(64), aligned(4), may_alias));                             \
+        const bool far = two;                                                                                    \
+        const gn__windows *v = j->v;                                                                             \
+        const int64_t taps = v->taps, step = v->step[1] * v->xs[1] * 4, down = v->step[1], below = v->in[1];     \
+        const int64_t at = gn__lone_at(v, i), top = b * down, plane = a * v->step[0], planes = v->in[0];         \
+        const uintptr_t first = (uintptr_t)x + (uintptr_t)((plane * v->xs[0] + at * (1 + two)) * 4 + b * step);  \
+        const uint32_t *masks = j->masks + i * taps;                                                             \
+        const gn__lone_tap *tap = j->taps;                                                                       \
+        bool inside = top + j->low >= 0 && top + (GN__LONE_ROWS - 1) * down + j->high < below;                   \
+        vec acc0, acc1, acc2, acc3, acc4, acc5, acc6, acc7, run0, run1, run2, run3, run4, run5, run6, run7;      \
+        GN__LONE_EACH(GN__LONE_CLEAR)                                                                            \
+        const bool nine = !far && j->nine;                                                                       \
+        if (nine) GN__NINE(GN__MASKED_READ)                                                                      \
+        for (int64_t t = nine ? taps : 0, end; t < taps;) {                                                      \
+            GN__LONE_EACH(GN__LONE_BEGIN)                                                                        \
+            for (end = GN__MIN(t + GN__RUN, taps); t < end; t++) {                                               \
+                uint32_t mask = (uint64_t)(plane + tap[t].plane) < (uint64_t)planes ? masks[t] : 0;              \
+                uintptr_t from = first + (uintptr_t)tap[t].at;                                                   \
+                vec by = (vec){ 0 } + w[t];                                                                      \
+                if (inside && mask == (far ? 0x55555555 : 0xffff)) {                                             \
+                    GN__LONE_EACH(GN__LONE_ADD)                                                                  \
+                } else {                                                                                         \
+                    int64_t row = top + tap[t].row;                                                              \
+                    GN__LONE_EACH(GN__LONE_SOME)                                                                 \
+                }                                                                                                \
+            }                                                                                                    \
+            GN__LONE_EACH(GN__LONE_END)                                                                          \
+        }                                                                                                        \
+        uint16_t kept = (uint16_t)((1u << GN__MIN(v->places[2], 16)) - 1);                                       \
+        vec least = (vec){ 0 } + (float)v->least, most = (vec){ 0 } + (float)v->most;                            \
+        float *to = y + a * v->os[0] + b * v->os[1] + at;                                                        \
+        GN__LONE_EACH(GN__LONE_STORE)                                                                            \
+    }
+GN__DEFINE_LONE(one, 0)
+GN__DEFINE_LONE(two, 1)
+#undef GN__DEFINE_LONE
+#undef GN__NINE
+#undef GN__NINE_ROWS
+#undef GN__NINE_ROW
+#undef GN__NINE_NONE
+#undef GN__NINE_TO
+#undef GN__LONE_EACH
+#undef GN__LONE_CLEAR
+#undef GN__LONE_BEGIN
+#undef GN__LONE_END
+#undef GN__LONE_TAKE
+#undef GN__LONE_ALL
+#undef GN__LONE_SOME
+#undef GN__LONE_ADD
+#undef GN__LONE_STORE
+#if !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
+    const gn__lone *j = (const gn__lone *)arg;
+    const gn__conv *k = j->k;
+    const gn__windows *v = j->v;
+    const gn_view *w = &k->c->in[1], *out = v->out;
+    int64_t all = out->dims[1];
+    void (*rows)(const gn__lone *, const float *, float *, const float *, float, int64_t, int64_t, int64_t) =
+        j->near == 1 ? gn__lone_rows_one : gn__lone_rows_two;
+    for (int64_t o = begin; o < end && !gn__pool_stops(k->c->pool); o++) {
+        int64_t image = o / all, m = o % all;
+        const float *x =
+            (const float *)(const void *)v->x->p + image * v->x->strides[0] + m / k->filters * v->x->strides[1];
+        const float *taps = k->dense ? (const float *)(const void *)k->dense + m * v->taps
+                                     : (const float *)(const void *)w->p + m * k->wm;
+        float *y = (float *)(void *)out->p + image * out->strides[0] + m * out->strides[1] + v->first;
+        float bias = v->bias ? ((const float *)(const void *)v->bias->p)[m * v->bias->strides[0]] : 0;
+        for (int64_t p = 0; p < v->places[0] * j->vectors; p++)
+            for (int64_t b = 0; b < v->places[1]; b += GN__LONE_ROWS)
+                rows(j, x, y, taps, bias, p / j->vectors, b, p % j->vectors);
+    }
+}
+#undef GN__MASKED_READ
+#undef GN__MASKED_WRITE
+#endif
+
 static bool gn__near_run(gn__conv *k) {
     const gn__call *c = k->c;
     gn__near j;
@@ -14196,7 +14575,16 @@ static bool gn__near_run(gn__conv *k) {
     for (int64_t g = 0; g < k->groups && ok && one; g++, k->dense += k->filters * terms * bytes) gn__conv_gather(k, g);
     k->dense = all;
     int64_t work = terms * k->filters * gn__windows_places(&k->win);
-    if (ok) gn__pool_for(c->pool, c->in[0].dims[0] * k->groups, 1 + 65536 / GN__MAX(work, 1), gn__near_range, &j);
+    bool alone = false;
+#if GN__X86
+    gn__lone lone = { .taps = NULL };
+    alone = ok && gn__lone_make(&lone, k);
+    if (alone)
+        gn__pool_for(c->pool, c->in[0].dims[0] * c->out.dims[1], 1 + 65536 / GN__MAX(work, 1), gn__lone_range, &lone);
+    gn_free(lone.taps);
+#endif
+    if (ok && !alone)
+        gn__pool_for(c->pool, c->in[0].dims[0] * k->groups, 1 + 65536 / GN__MAX(work, 1), gn__near_range, &j);
     if (one) gn_free(all);
     k->dense = one;
     gn_free(j.offset);
@@ -16212,12 +16600,12 @@ GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
                 gn__keys_past(a->j, a->t + i) >= key + n)
                 continue;
             for (int64_t p = 0; p < n; p += mr)
-                a->k->f32.micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
+                a->k->f32.micro(a->keys + p * a->D, 1, mr, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
             gn__tile_bend(a, a->t + i, key, n);
             if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
             gn__tile_softmax(a, i, n);
             for (int64_t e = 0; e < a->rows; e += mr)
-                a->k->f32.micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
+                a->k->f32.micro(a->values + e * n, 1, mr, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
         }
     }
     return true;

@@ -3,7 +3,8 @@
  * executor: the CPU on each of its instruction paths, a server in this process, the GPU of $GENIE_TEST_DEVICES
  * (cuda:0). Each program is read in several ways, since what is fused into one kernel depends on what is asked for.
  * GENIE_TEST_PROGRAMS=N: so many programs instead of a few. Then products of integers with what stands before and
- * behind them, for each dtype and each kind of product's kernel.
+ * behind them, for each dtype and each kind of product's kernel. Then convolutions of any size, stride, padding and
+ * groups.
  *
  * Tier: quick kernels address thread */
 #define GENIE_EXT
@@ -649,9 +650,159 @@ static void products_of_integers_wrap(gn_ctx *g, const char *name) {
     }
 }
 
+/* ---- convolutions ---- */
+
+enum { MOST_TERMS = 1500000 };
+
+/* A convolution over two axes. turned: x lies as rows of channels, w backwards in filters. */
+typedef struct conv_case {
+    gn_conv_desc d;
+    int64_t images, channels, filters, in[2], kernel[2], out[2]; /* of all groups */
+    bool bias, residual, turned;
+} conv_case;
+
+static int64_t conv_terms(const conv_case *k) {
+    return k->images * k->filters * (k->channels / k->d.groups) * k->kernel[0] * k->kernel[1] * k->out[0] * k->out[1];
+}
+
+/* One filter for all channels, one for each, or groups of a few; now and then a kernel of one element. */
+static void draw_channels(conv_case *k) {
+    int kind = (int)test_random_int(0, 2);
+    int64_t few = test_random_int(1, 18), each = test_random_int(1, 18);
+    k->channels = test_random_int(1, 70);
+    k->filters = test_random_int(1, 70);
+    if (kind == 1) k->d.groups = k->channels, k->filters = k->channels * test_random_int(1, 2);
+    else k->d.groups = kind == 2 ? test_random_int(2, 5) : 1;
+    if (kind == 2) k->channels = k->d.groups * few, k->filters = k->d.groups * each;
+}
+
+static conv_case draw_conv(void) {
+    conv_case k;
+    do {
+        k = (conv_case){ .images = test_random_int(1, 3), .bias = test_random_int(0, 1) };
+        k.residual = test_random_int(0, 2) == 0;
+        k.turned = test_random_int(0, 3) == 0;
+        k.d.transposed = test_random_int(0, 5) == 0;
+        k.d.clamps = test_random_int(0, 1);
+        k.d.least = -9;
+        k.d.most = test_random_int(0, 1) ? 20 : INFINITY;
+        draw_channels(&k);
+        bool one = test_random_int(0, 3) == 0;
+        for (int i = 0; i < 2; i++) {
+            k.in[i] = test_random_int(1, 60);
+            k.kernel[i] = one ? 1 : test_random_int(1, 5);
+            k.d.stride[i] = test_random_int(1, 3);
+            k.d.dilation[i] = test_random_int(1, 2);
+            k.d.before[i] = test_random_int(0, 3);
+            k.d.after[i] = test_random_int(0, 3);
+            if (one && test_random_int(0, 1)) k.d.stride[i] = 1, k.d.before[i] = k.d.after[i] = 0;
+            int64_t reach = (k.kernel[i] - 1) * k.d.dilation[i] + 1, room = k.in[i] + k.d.before[i] + k.d.after[i];
+            k.out[i] = k.d.transposed || room >= reach ? ref_conv_size(&k.d, i, k.in[i], k.kernel[i]) : 0;
+        }
+    } while (k.out[0] < 1 || k.out[1] < 1 || conv_terms(&k) > MOST_TERMS);
+    return k;
+}
+
+/* Which element of x tap t meets at place o of an axis, or -1. */
+static int64_t conv_meets(const conv_case *k, int axis, int64_t o, int64_t t) {
+    const gn_conv_desc *d = &k->d;
+    int64_t at = o * d->stride[axis] + t * d->dilation[axis] - d->before[axis];
+    if (d->transposed) {
+        at = o + d->before[axis] - t * d->dilation[axis];
+        if (at % d->stride[axis]) return -1;
+        at /= d->stride[axis];
+    }
+    return at < k->in[axis] ? at : -1;
+}
+
+/* What conv k comes to in plane (image, m) of its result. All arrays are dense. */
+static void conv_plane(const conv_case *k, const float *x, const float *w, int64_t image, int64_t m, float *y) {
+    int64_t groups = k->d.groups, each = k->channels / groups, rows = k->filters / groups, g = m / rows;
+    for (int64_t c = g * each; c < (g + 1) * each; c++)
+        for (int64_t t = 0; t < k->kernel[0] * k->kernel[1]; t++) {
+            int64_t row = k->d.transposed ? c * rows + m % rows : m * each + c % each;
+            float by = w[row * k->kernel[0] * k->kernel[1] + t];
+            for (int64_t o = 0; o < k->out[0]; o++) {
+                int64_t i = conv_meets(k, 0, o, t / k->kernel[1]);
+                const float *from = x + ((image * k->channels + c) * k->in[0] + i) * k->in[1];
+                for (int64_t p = 0; p < k->out[1] && i >= 0; p++) {
+                    int64_t j = conv_meets(k, 1, p, t % k->kernel[1]);
+                    y[o * k->out[1] + p] += j < 0 ? 0 : by * from[j];
+                }
+            }
+        }
+}
+
+static float *small_numbers(int64_t n) {
+    float *x = ref__alloc((size_t)n, sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = (float)test_random_int(-3, 3);
+    return x;
+}
+
+/* The same values, which lie as rows of the axes in another order. */
+static gn_tensor turned_data(gn_ctx *g, const float *x, gn_shape s, float *room) {
+    int64_t inner = s.dims[2] * s.dims[3], at = 0;
+    for (int64_t n = 0; n < s.dims[0]; n++)
+        for (int64_t i = 0; i < inner; i++)
+            for (int64_t c = 0; c < s.dims[1]; c++) room[at++] = x[(n * s.dims[1] + c) * inner + i];
+    gn_tensor t = gn_data(g, GN_F32, GN_SHAPE(s.dims[0], s.dims[2], s.dims[3], s.dims[1]), room);
+    return gn_permute(t, GN_AXES(0, 3, 1, 2));
+}
+
+static bool conv_is_exact(gn_ctx *g, const char *name, conv_case k) {
+    int64_t groups = k.d.groups, plane = k.out[0] * k.out[1];
+    bool back = k.d.transposed;
+    gn_shape xs = GN_SHAPE(k.images, k.channels, k.in[0], k.in[1]),
+             ys = GN_SHAPE(k.images, k.filters, k.out[0], k.out[1]),
+             ws = GN_SHAPE(back ? k.channels : k.filters, (back ? k.filters : k.channels) / groups, k.kernel[0],
+                           k.kernel[1]);
+    int64_t n = ref_elements(ys);
+    float *x = small_numbers(ref_elements(xs)), *w = small_numbers(ref_elements(ws)), *bias = small_numbers(k.filters),
+          *residual = small_numbers(n), *y = ref__alloc((size_t)n, sizeof *y),
+          *got = ref__alloc((size_t)n, sizeof *got),
+          *room[2] = { small_numbers(ref_elements(xs)), small_numbers(ref_elements(ws)) };
+    gn_tensor tx = k.turned ? turned_data(g, x, xs, room[0]) : gn_data(g, GN_F32, xs, x),
+              tw = k.turned ? turned_data(g, w, ws, room[1]) : gn_data(g, GN_F32, ws, w);
+    if (k.residual) k.d.residual = gn_data(g, GN_F32, ys, residual);
+    gn_tensor t = gn_conv(tx, tw, k.bias ? gn_data(g, GN_F32, GN_SHAPE(k.filters), bias) : GN_NONE, &k.d);
+    CHECK_RESULT(gn_read(t, got, (size_t)n * sizeof *got), GN_OK);
+    int64_t wrong = -1;
+    for (int64_t p = 0; p < n / plane; p++) {
+        float *to = y + p * plane;
+        memset(to, 0, (size_t)plane * sizeof *to);
+        conv_plane(&k, x, w, p / k.filters, p % k.filters, to);
+        for (int64_t i = 0; i < plane; i++) {
+            to[i] += (k.bias ? bias[p % k.filters] : 0) + (k.residual ? residual[p * plane + i] : 0);
+            if (k.d.clamps) to[i] = fminf(fmaxf(to[i], (float)k.d.least), (float)k.d.most);
+            if (to[i] != got[p * plane + i] && wrong < 0) wrong = p * plane + i;
+        }
+    }
+    if (wrong >= 0)
+        test_fail(__FILE__, __LINE__,
+                  "%s: conv of (%lld,%lld,%lld,%lld) by %lld filters of %lldx%lld in %lld groups, stride %lld %lld, "
+                  "dilation %lld %lld, pads %lld %lld%s%s: element %lld is %g, not %g",
+                  name, (long long)k.images, (long long)k.channels, (long long)k.in[0], (long long)k.in[1],
+                  (long long)k.filters, (long long)k.kernel[0], (long long)k.kernel[1], (long long)groups,
+                  (long long)k.d.stride[0], (long long)k.d.stride[1], (long long)k.d.dilation[0],
+                  (long long)k.d.dilation[1], (long long)k.d.before[0], (long long)k.d.before[1],
+                  back ? ", transposed" : "", k.turned ? ", turned" : "", (long long)wrong, (double)got[wrong],
+                  (double)y[wrong]);
+    gn_step(g);
+    float *all[] = { x, w, bias, residual, y, got, room[0], room[1] };
+    for (int i = 0; i < TEST_COUNT(all); i++) free(all[i]);
+    return wrong < 0;
+}
+
+static void convs_are_exact(gn_ctx *g, const char *name) {
+    bool same = true;
+    for (int i = 0; i < 3 * n_programs && same; i++) same = conv_is_exact(g, name, draw_conv());
+}
+
 int main(int argc, char **argv) {
-    static void (*const tests[])(gn_ctx *, const char *) = { programs_are_exact, products_of_integers_wrap };
-    static const char *const names[] = { "random_programs_are_exact", "products_of_integers_wrap" };
+    static void (*const tests[])(gn_ctx *, const char *) = { programs_are_exact, products_of_integers_wrap,
+                                                             convs_are_exact };
+    static const char *const names[] = { "random_programs_are_exact", "products_of_integers_wrap",
+                                         "convs_of_any_size_are_exact" };
     test_begin(argc, argv);
     if (getenv("GENIE_TEST_PROGRAMS")) n_programs = atoi(getenv("GENIE_TEST_PROGRAMS"));
     drafts = gn_open(&(gn_desc){ .devices = "null" });
