@@ -12133,7 +12133,7 @@ static const char one_text[] =
     "  vector_own<P, turn, G, U, G != 1 && turn::REGULAR> x, g, h;\n"
     "  const T tag = T();\n"
     "  float acc_[MATS][G][V], mean = 0.f, scale = 1.f;\n"
-    "  if (P::NEXT == 0) let_next_start();\n"
+    "  let_next_start();\n"
     "  if (P::S > 1) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) "
@@ -12152,9 +12152,7 @@ static const char one_text[] =
     "    if (P::HAS_SHIFT) h.load(shift, s, place, first_k);\n"
     "    if (s == 0) {\n"
     "      if (P::S > 1) cluster_wait();                                 // the cluster's first block has begun\n"
-    "      if (P::NEXT == 1) let_next_start();\n"
     "      await_previous();\n"
-    "      if (P::NEXT == 2) let_next_start();\n"
     "      if (P::ROWS_WITHIN) { norm.run((T *)row_, 0, 1, blockIdx.x == 0); __syncthreads(); a = (const T *)row_; }\n"
     "    }\n"
     "    x.load(a, s, place, first_k);\n"
@@ -12171,7 +12169,6 @@ static const char one_text[] =
     "      }\n"
     "    }\n"
     "  }\n"
-    "  if (P::NEXT == 3) let_next_start();\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
     "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, best);\n"
@@ -12221,9 +12218,7 @@ static const char one_text[] =
     "    if (P::HAS_GAIN && l < P::k) g[c] = stream(gain + l);\n"
     "    if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
     "  }\n"
-    "  if (P::NEXT == 1) let_next_start();\n"
     "  await_previous();\n"
-    "  if (P::NEXT >= 2) let_next_start();\n"
     "  if (P::ROWS_WITHIN) norm.run(to, 0, 1, blockIdx.x == 0);\n"
     "  else if (P::NORM) {\n"
     "    float x[CH][V], mean = 0.f, scale = 1.f;\n"
@@ -12240,10 +12235,8 @@ static const char one_text[] =
     "  __syncthreads();\n"
     "}\n"
     "// A row that is multiplied from shared memory, where it fits, by columns that lie along memory: W columns at a "
-    "time "
-    "to each warp (R of each matrix), of which a thread has G * W loads of 16 bytes on their way; the next turn's "
-    "follow "
-    "as soon as a register is free.\n"
+    "time to each warp (R of each matrix), of which a thread has G * W loads of 16 bytes on their way; the next turn's "
+    "follow as soon as a register is free.\n"
     "template <class P, class N, class E> M void vector_dot(const typename P::T *a, const N &norm, const "
     "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
     "*parts, u32 *done, i64 *out) {\n"
@@ -12260,18 +12253,13 @@ static const char one_text[] =
     "  int col = (m.block * 8 + (int)(threadIdx.x >> 5)) * R;\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
-    "  if (P::NEXT == 0) let_next_start();\n"
+    "  let_next_start();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  vector_columns_begin<P>(acc);\n"
     "  UNROLL for (int c = 0; c < G; c++) vector_columns<P>(w[c], m, col, c);\n"
     "  if (lane < R && col + lane < m.n) e.early(col + lane);\n"
-    "  if (WITHIN) {\n"
-    "    vector_row<P>(a, norm, gain, shift, row);\n"
-    "  } else {\n"
-    "    if (P::NEXT == 1) let_next_start();\n"
-    "    await_previous();\n"
-    "    if (P::NEXT >= 2) let_next_start();\n"
-    "  }\n"
+    "  if (WITHIN) vector_row<P>(a, norm, gain, shift, row);\n"
+    "  else await_previous();\n"
     "  if (lane < R && col + lane < m.n) e.load(col + lane);\n"
     "  while (col < m.n) {\n"
     "    const int at = col;\n"
@@ -12367,7 +12355,7 @@ static const char one_text[] =
     "};\n"
     "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp, of "
     "each matrix.\n"
-    "// P: of quant, and k, V, S (1), R, MATS, EARLY, NORM, HAS_GAIN, HAS_SHIFT, ROWS_WITHIN, eps(), BEST, NEXT, "
+    "// P: of quant, and k, V, S (1), R, MATS, EARLY, NORM, HAS_GAIN, HAS_SHIFT, ROWS_WITHIN, eps(), BEST, "
     "LOADS\n"
     "template <class P, class N, class E> M void vector_quant(const typename P::T *a, const N &norm, const "
     "vector_quant_of<P> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
@@ -12383,17 +12371,13 @@ static const char one_text[] =
     "  quant_chunk<P, WORDS> chunk[G];\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
-    "  if (P::NEXT == 0) let_next_start();\n"
+    "  let_next_start();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  UNROLL for (int c = 0; c < G; c++) if (row < m.n && (c * 32 + lane) * U < P::K) chunk[c].load(m, row, (c * "
     "32 + lane) * U);\n"
     "  if (lane < R && row + lane < m.n) e.early(row + lane);\n"
     "  if (WITHIN) vector_row<P>(a, norm, gain, shift, in);\n"
-    "  else {\n"
-    "    if (P::NEXT == 1) let_next_start();\n"
-    "    await_previous();\n"
-    "    if (P::NEXT >= 2) let_next_start();\n"
-    "  }\n"
+    "  else await_previous();\n"
     "  if (lane < R && row + lane < m.n) e.load(row + lane);\n"
     "  while (row < m.n) {\n"
     "    const int at = row;\n"
@@ -12693,18 +12677,18 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
 
 /* How one row is multiplied. dot: the columns of B are contiguous. */
 /* side: threads side by side, of 16 bytes each; loads: 16 bytes that a thread has on their way, of a column where dot
-   is; ahead: those in shared memory instead, 0: in registers; row: bytes of the row beside them */
+   is; row: bytes of several rows that each block computes for itself */
 typedef struct vector_form {
     product p;
     int64_t vector, stride;
-    uint32_t splits, columns, side, grid, lanes, loads, row, next;
+    uint32_t splits, columns, side, grid, lanes, loads, row;
     bool dot, quantised;
     quant_form q;
     few_form few; /* of p.m rows, where that is more than one */
 } vector_form;
 
 /* Loads of 16 bytes that a thread has on their way where columns lie along memory: 64 of the 128 registers that two
-   blocks a processor leave it. What a processor has on its way, 128 KiB, is what reads at its memory's speed. */
+   blocks a processor leave it. On an H200 8 to 24 gave steps of the same time, one block a processor slower ones. */
 enum { VECTOR_LOADS = 16 };
 
 /* A quantised weight whose groups are read 16 bytes at a time. */
@@ -12727,7 +12711,6 @@ static bool vector_quantised(const emit *e, uint32_t node, int64_t all, vector_f
     if (form->columns < 2) form->columns = 2;
     while (form->columns > 1 && 16 * (int64_t)form->columns * blocks > (all ? all : n)) form->columns--;
     form->splits = 1;
-    form->next = 0;
     return true;
 }
 
@@ -12752,7 +12735,6 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     gn_dtype d = view_of(e, xa)->dtype;
     int bytes = types[d].bytes;
     memset(form, 0, sizeof *form);
-    form->next = NEXT_STARTS;
     if (e->invariant) return false;
     if (node_is(e, node, GN_OP_LINEAR_QUANTIZED)) return vector_quantised(e, node, all, form);
     form->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
@@ -12775,7 +12757,6 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     form->splits = form->dot ? 1 : (uint32_t)w.splits;
     form->lanes = (uint32_t)row_lanes_of(e, &form->p, bytes).lanes; /* its own: the order of a sum is by its shape */
     form->loads = form->dot ? VECTOR_LOADS : 2 * VECTOR_LOADS;
-    form->next = 0; /* the weights of the next kernel are on their way while this one reads its own */
     int64_t tiles = blocks_for(form->p.n, form->side * form->vector);
     form->columns = !form->dot ? 32 : blocks_for(whole.n, 8) > 2 * blocks ? 2 : 1;
     int64_t grid = form->dot ? blocks_for(form->p.n, 8 * form->columns) : tiles * form->splits;
@@ -12990,10 +12971,10 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
         text more = { 0 };
         put(&more,
             "  enum { k = %lld, V = %lld, S = 1, R = %u, MATS = %d, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = "
-            "%d, ROWS_WITHIN = %d, BEST = %d, NEXT = %u, LOADS = %u };\n  static M double eps() { return "
+            "%d, ROWS_WITHIN = %d, BEST = %d, LOADS = %u };\n  static M double eps() { return "
             "gn_f64(0x%llxull); }\n",
             (long long)form->p.k, (long long)form->vector, form->columns, g->parts[0].product[1] ? 2 : 1, early,
-            g->norm != 0, gain, shift, g->rows != 0, best, form->next, form->loads, (unsigned long long)attrs[0]);
+            g->norm != 0, gain, shift, g->rows != 0, best, form->loads, (unsigned long long)attrs[0]);
         put_quant_type(e, &form->q, view_of(e, input(e, node, 0))->dtype, more.s ? more.s : "");
         e->failed = e->failed || more.failed;
         text_free(&more);
@@ -13006,11 +12987,11 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
     }
     put(&e->types,
         "struct @_p { typedef %s T; enum { k = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, "
-        "HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %u, LANES = %u, FULL = %d, MATS = %d, ROWS_WITHIN = %d, "
+        "HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, LANES = %u, FULL = %d, MATS = %d, ROWS_WITHIN = %d, "
         "LOADS = %u };\n"
         "  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
         types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->vector, form->splits,
-        form->side, form->columns, early, g->norm != 0, gain, shift, best, form->next, form->lanes, full,
+        form->side, form->columns, early, g->norm != 0, gain, shift, best, form->lanes, full,
         g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, (unsigned long long)attrs[0]);
 }
 
@@ -14757,10 +14738,10 @@ static uint64_t hash_of_code(void) {
     return h;
 }
 
-/* ---- which of the texts a program needs: those whose names it or another that it needs has in it. A compiler reads a
-   sixth of them in the time it takes for all. ---- */
+/* ---- which of the texts a program needs: those whose names it or another that it needs has in it. Of an empty kernel
+   with all of them the compiler takes 36 ms of a core, with those of one row 25. ---- */
 
-enum { CODE_TEXTS = sizeof prelude / sizeof *prelude - 1, CODE_NAMES = 1 << 13 };
+enum { CODE_TEXTS = sizeof prelude / sizeof *prelude - 1, CODE_NAMES = 1 << 11 };
 
 /* For each name that stands outside of braces its hash and the texts that define it, as bits. */
 static struct {
@@ -14786,7 +14767,7 @@ static size_t code_slot(const char *name, size_t n, uint64_t *out_hash) {
     return i;
 }
 
-/* `bit` joins the texts that define it. The texts are this file's own: their names fill a quarter of the table. */
+/* `bit` joins the texts that define it. The texts are this file's own: their names fill a fifth of the table. */
 static void code_add(const char *name, size_t n, uint32_t bit) {
     uint64_t h;
     size_t i = code_slot(name, n, &h);
