@@ -112,10 +112,11 @@
                      are not there, and between when. What is seldom (a plan, weights) always is.
                      $GENIE_TRACE_ALL=1 (gn_desc.trace_all) records every call; so do trace_kernels and gn_desc.trace.
        Remote        A server is a device like any other: gn_open connects, everything else is the same.
-                     Equal identities (gn_get_device) compute equal bits: the order in which a sum is added depends on
-                     shapes alone, never on how operands lie in memory, and the result of every op is rounded to its
-                     dtype whether or not it is fused with others. There is one exception, on a GPU: attention written
-                     out as ops runs as one op if nothing else reads its scores, which are then not rounded.
+                     Equal identities (gn_get_device) compute equal bits, the sign and payload of a NaN aside: the order
+                     in which a sum is added depends on shapes alone, never on how operands lie in memory, and the
+                     result of every op is rounded to its dtype whether or not it is fused with others. There is one
+                     exception, on a GPU: attention written out as ops runs as one op if nothing else reads its scores,
+                     which are then not rounded.
                      Every wait has a deadline, and a deadline means silence: while a server computes, compiles or
                      measures it sends four signs of life a second, however long that takes (servers of an earlier
                      version do not: with those, a step must be shorter than the deadline). A server lets one step run

@@ -221,11 +221,8 @@ static size_t run(gn_ctx *g, int devices, gn_dtype dtype, uint64_t seed, draws *
 static double value_at(gn_dtype d, const void *p, size_t i) {
     if (d == GN_F64) return ((const double *)p)[i];
     if (d == GN_F32) return (double)((const float *)p)[i];
-    uint32_t u = ((const uint16_t *)p)[i], bits = u << 16;
-    float f;
-    if (d == GN_F16) return (double)u;
-    memcpy(&f, &bits, sizeof f);
-    return (double)f;
+    uint16_t bits = ((const uint16_t *)p)[i];
+    return (double)(d == GN_F16 ? gn_f16_to_f32(bits) : gn_bf16_to_f32(bits));
 }
 
 static uint64_t want[MAX_OUT], got[MAX_OUT];
