@@ -10044,8 +10044,8 @@ typedef struct gn__kernels {
     void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
     /* What GN__JOINED whole pieces, one behind the other, come to in a gn__tree. They are read in the order they lie
        in, which is what memory is fast at. */
-    double (*sum)(const float *x);
-    double (*sum64)(const double *x);
+    double (*sum)(const void *x);
+    double (*sum64)(const void *x);
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
     double (*top64)(const double *x, int64_t n, double sign);
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
@@ -10056,9 +10056,10 @@ typedef struct gn__kernels {
        packed; NULL: none */
     void (*tiny[2])(const void *a, int64_t am, int64_t ak, const void *b, int64_t ldb, void *c, int64_t m, int64_t n,
                     int64_t k);
-    /* dot and down with b of f16 and of bf16; NULL: what is b is converted first */
+    /* dot and down with b of f16 and of bf16, sum of them; NULL: what is b is converted first */
     void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    double (*sum16[2])(const void *x);
     gn__micro low, thin; /* f32 of GN__GEMM_LOW rows, and of the first half of the columns; NULL: none */
 } gn__kernels;
 
@@ -10123,7 +10124,11 @@ typedef struct gn__kernels {
 /* Elements of rows as vectors, and one. */
 #define GN__WIDE(p) *(const vec *)(p)
 #define GN__ONE(x) x
+#if defined(__clang__)
 #define GN__WIDE_BF16(p) (vec)(__builtin_convertvector(*(const half *)(p), bits) << 16)
+#else /* GCC would make it of four instructions */
+#define GN__WIDE_BF16(p) (vec)((bits)__builtin_ia32_pmovzxwd256((halves)(*(const half *)(p))) << 16)
+#endif
 #define GN__WIDE_F16(p) (vec) __builtin_ia32_vcvtph2ps256((halves)(*(const half *)(p)))
 /* Squares of 4 by 4; the last of a row and of a column lie over those before. */
 #define GN__DEFINE_TINY(S, attribute, T)                                                                              \
@@ -10186,22 +10191,30 @@ typedef struct gn__kernels {
         GN__DOT_ROWS(T, W, 4, WIDE, ONE)                                                                           \
         GN__DOT_ROWS(T, W, 1, WIDE, ONE)                                                                           \
     }
-#define GN__DEFINE_SUM(name, attribute, T, W, PIECE)                                                    \
-    attribute static double gn__sum_##name(const T *x) {                                                \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));       \
-        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));      \
-        double y[GN__JOINED];                                                                           \
-        for (int p = 0; p < GN__JOINED; p++) {                                                          \
-            vec acc[GN__LANES / W];                                                                     \
-            T s[GN__LANES];                                                                             \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] = (vec){ 0 };                     \
-            for (int l = 0; l < PIECE; l += GN__LANES, x += GN__LANES)                                  \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] += *(const vec *)(x + v * W); \
-            memcpy(s, acc, sizeof s);                                                                   \
-            quad h = *(const quad *)s + *(const quad *)(s + 4); /* as GN__LANES_SUM adds */             \
-            y[p] = (double)((h[0] + h[2]) + (h[1] + h[3]));                                             \
-        }                                                                                               \
-        return (y[0] + y[1]) + (y[2] + y[3]);                                                           \
+/* The pieces side by side: as many chains of additions. */
+#define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)                                                \
+    attribute static double gn__sum_##name(const void *from) {                                               \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));           \
+        GN__NARROW(W, B)                                                                                     \
+        const B *x = (const B *)from;                                                                        \
+        vec acc[GN__JOINED][GN__LANES / W];                                                                  \
+        double y[GN__JOINED];                                                                                \
+        T s[GN__LANES];                                                                                      \
+        GN__UNROLL for (int p = 0; p < GN__JOINED; p++) {                                                    \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[p][v] = (vec){ 0 };                       \
+        }                                                                                                    \
+        for (int l = 0; l < PIECE; l += GN__LANES, x += GN__LANES) {                                         \
+            GN__UNROLL for (int p = 0; p < GN__JOINED; p++) {                                                \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[p][v] += WIDE(x + p * PIECE + v * W); \
+            }                                                                                                \
+        }                                                                                                    \
+        GN__UNROLL for (int p = 0; p < GN__JOINED; p++) {                                                    \
+            memcpy(s, acc[p], sizeof s);                                                                     \
+            quad h = *(const quad *)s + *(const quad *)(s + 4); /* as GN__LANES_SUM adds */                  \
+            y[p] = (double)((h[0] + h[2]) + (h[1] + h[3]));                                                  \
+        }                                                                                                    \
+        return (y[0] + y[1]) + (y[2] + y[3]);                                                                \
     }
 /* Four rows of a running sum at a time. */
 #define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                          \
@@ -10345,8 +10358,9 @@ typedef struct gn__kernels {
             y[r] += GN__LANES_SUM(s);                                                                                 \
         }                                                                                                             \
     }
-#define GN__DEFINE_SUM(name, attribute, T, W, PIECE)                  \
-    static double gn__sum_##name(const T *x) {                        \
+#define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)         \
+    static double gn__sum_##name(const void *from) {                  \
+        const B *x = (const B *)from;                                 \
         double y[GN__JOINED];                                         \
         for (int p = 0; p < GN__JOINED; p++, x += PIECE) {            \
             T s[GN__LANES] = { 0 };                                   \
@@ -10441,26 +10455,27 @@ typedef struct gn__kernels {
 #define GN__DEFINE_MICROS(S, attribute, W, MR, NV)                            \
     GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD) \
     GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD)
-#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                 \
-    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                        \
-    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                 \
-    GN__DEFINE_MAPS(S, attribute, W)                                                \
-    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                      \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)  \
-    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64)                \
-    GN__DEFINE_AXPY(S, attribute, W)                                                \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)         \
-    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                   \
-    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE) \
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                    \
+    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                           \
+    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                    \
+    GN__DEFINE_MAPS(S, attribute, W)                                                   \
+    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                         \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)     \
+    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE) \
+    GN__DEFINE_AXPY(S, attribute, W)                                                   \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)            \
+    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                      \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)    \
     GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
 #define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
     GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
 /* of 8 lanes, which no wider vector changes */
 #define GN__DEFINE_DOTS(S, attribute, W)                                                                 \
     GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE) \
-    GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE)
-#define GN__DEFINE_HALVES(name, WIDE, ONE)                                       \
-    GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE) \
+    GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE, float, GN__WIDE)
+#define GN__DEFINE_HALVES(name, WIDE, ONE)                                             \
+    GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)       \
+    GN__DEFINE_SUM(name, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, uint16_t, WIDE) \
     GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)
 #define GN__TILES(micro, W, MR, NV) MR, W *NV, micro
 /* rows: whose kernels of rows, which gain nothing from wider vectors; last: tiles of integers, tiny products, dot16
@@ -10507,12 +10522,13 @@ GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__
 
 #define GN__OF_AVX2(...)                                                                                       \
     { GN__TILES(gn__micro_i32_avx2, 8, 6, 2) }, { GN__TILES(gn__micro_pairs_avx2, 8, 6, 2) }, { __VA_ARGS__ }, \
-        { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, {                                       \
-        gn__down_f16, gn__down_bf16                                                                            \
+        { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, { gn__down_f16, gn__down_bf16 }, {      \
+        gn__sum_f16, gn__sum_bf16                                                                              \
     }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, base, GN__BASE_SHAPE, { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) },
-               { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, NULL, NULL),
+               { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, NULL,
+               NULL),
 #if GN__X86
     GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL), NULL, NULL),
     GN__KERNELS(avx512, avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2)), gn__micro_low_f32,
@@ -10793,19 +10809,20 @@ static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
 GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, sum, gn__ones)
 GN__DEFINE_PIECES(f64, double, GN__PIECE64, dot64, sum64, gn__ones64)
 
-/* The same of 16-bit floats, where there is a kernel for them: eight pieces side by side. */
-static void gn__pieces_half(const gn__kernels *k, gn__tree *t, gn_dtype d, const uint16_t *x, int64_t n) {
-    for (int64_t i = 0, m; i < n; i += m * GN__PIECE) {
-        float s[8] = { 0 };
-        m = GN__MAX(GN__MIN((n - i) / GN__PIECE, 8), 1);
-        k->dot16[d == GN_BF16](s, gn__ones, 0, x + i, GN__PIECE, m, GN__MIN(n - i, (int64_t)GN__PIECE));
-        if (m == 8 && t->n % 8 == 0) {
-            double low = ((double)s[0] + (double)s[1]) + ((double)s[2] + (double)s[3]),
-                   high = ((double)s[4] + (double)s[5]) + ((double)s[6] + (double)s[7]);
-            gn__tree_add(t, low + high, 8);
-            continue;
+/* The same of 16-bit floats, where there is a kernel for them. */
+static void gn__pieces_half(const gn__kernels *k, gn__tree *t, bool bf16, const uint16_t *x, int64_t n) {
+    while (n > 0) {
+        float s = 0;
+        int64_t m = GN__MIN(n, (int64_t)GN__PIECE);
+        if (n >= GN__JOINED * GN__PIECE && t->n % GN__JOINED == 0) {
+            m = GN__JOINED * GN__PIECE;
+            gn__tree_add(t, k->sum16[bf16](x), GN__JOINED);
+        } else {
+            k->dot16[bf16](&s, gn__ones, 0, x, 0, 1, m);
+            gn__tree_add(t, (double)s, 1);
         }
-        for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l], 1);
+        x += m;
+        n -= m;
     }
 }
 
@@ -10867,32 +10884,20 @@ GN__INLINE void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
 }
 
-/* GN__LANES of them, the upper half onto the lower until one is left. */
-static gn__w_pair gn__prod_fold(double *hi, double *lo) {
-    for (int h = GN__LANES / 2; h > 0; h /= 2)
-        for (int l = 0; l < h; l++) {
-            gn__w_pair a = { hi[l], lo[l] };
-            gn__prod_join(&a, &(gn__w_pair){ hi[l + h], lo[l + h] });
-            hi[l] = a.hi;
-            lo[l] = a.lo;
-        }
-    return (gn__w_pair){ hi[0], lo[0] };
-}
-
 /* How floats are multiplied, whatever they lie in: factor i of a piece of GN__CHUNK goes to running product i mod
- * GN__LANES; these are joined in a fixed order, and pieces one after the other. f32 is exact enough in one f64; of f64
- * the rounding errors are kept. */
+ * 32 or 16, the upper half of these onto the lower until one is left, and pieces one after the other. f32 is exact
+ * enough in one f64; of f64 the rounding errors are kept. */
+enum { GN__PRODUCTS_F32 = 32, GN__PRODUCTS_F64 = 16 };
 typedef struct gn__products {
-    /* y[r] = the product of the k factors of row r, rows ldx apart; k at most a piece */
-    void (*row32)(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k);
-    void (*row64)(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k);
-    /* Down n columns, n <= GN__CHUNK: running product r mod GN__LANES, a row of `hi` (and of `lo`: what its rounding
-       lost), *= x[r][n]; they begin where `fresh`. */
+    double (*row32)(const float *x, int64_t k); /* of k factors, at most a piece */
+    gn__w_pair (*row64)(const double *x, int64_t k);
+    /* Down n columns, n <= GN__CHUNK: running product r mod 32 or 16, a row of `hi` (and of `lo`: what its rounding lost)
+       which is GN__SLOT long, *= x[r][n]; they begin where `fresh`. */
     void (*down32)(double *hi, double *lo, const float *x, int64_t ldx, int64_t rows, int64_t n, bool fresh);
     void (*down64)(double *hi, double *lo, const double *x, int64_t ldx, int64_t rows, int64_t n, bool fresh);
+    void (*fold32)(double *hi, double *lo, int64_t n); /* onto the first row */
+    void (*fold64)(double *hi, double *lo, int64_t n);
 } gn__products;
-
-#define GN__LANES_PRODUCT(s) (((s[0] * s[4]) * (s[2] * s[6])) * ((s[1] * s[5]) * (s[3] * s[7])))
 
 /* hi, lo *= y; W of each. What a product of two 27-bit halves loses is 2^-106 of it. */
 #define GN__PROD_SPLIT(vec, bits, hi, lo, y)                                       \
@@ -10928,150 +10933,182 @@ typedef struct gn__products {
 #pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=off")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__PROD_ROWS(W, ROWS, WIDER)                                                    \
-    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                     \
-        vec a[ROWS][GN__LANES / W];                                                      \
-        double s[ROWS][GN__LANES];                                                       \
-        int64_t i = 0;                                                                   \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                      \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) a[r][v] = (vec){ 0 } + 1; \
-        }                                                                                \
-        for (; i + GN__LANES <= k; i += GN__LANES) {                                     \
-            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                  \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) a[r][v] *=            \
-                    WIDER(*(const narrow *)(x + r * ldx + i + v * W));                   \
-            }                                                                            \
-        }                                                                                \
-        memcpy(s, a, sizeof s);                                                          \
-        for (int r = 0; r < ROWS; r++) {                                                 \
-            for (int64_t l = i; l < k; l++) s[r][l - i] *= (double)x[r * ldx + l];       \
-            y[r] = GN__LANES_PRODUCT(s[r]);                                              \
-        }                                                                                \
-    }
-#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                    \
-    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                       \
-        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                              \
-        double last[GN__LANES], all[2][GN__LANES];                                         \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                        \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                           \
-                lo[r][v] = (vec){ 0 };                                                     \
-                hi[r][v] = lo[r][v] + 1;                                                   \
-            }                                                                              \
-        }                                                                                  \
-        for (int64_t i = 0; i < k; i += GN__LANES) {                                       \
-            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                    \
-                const double *from = x + r * ldx + i;                                      \
-                if (k - i < GN__LANES) {                                                   \
-                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1; \
-                    from = last;                                                           \
-                }                                                                          \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                         \
-                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));    \
-            }                                                                              \
-        }                                                                                  \
-        for (int r = 0; r < ROWS; r++) {                                                   \
-            memcpy(all[0], hi[r], sizeof all[0]);                                          \
-            memcpy(all[1], lo[r], sizeof all[1]);                                          \
-            y[r] = gn__prod_fold(all[0], all[1]);                                          \
-        }                                                                                  \
-    }
 #define GN__PROD_VECTORS(W)                                                                  \
     typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
     typedef float narrow __attribute__((vector_size(W * 4), aligned(4), may_alias, unused)); \
     typedef uint64_t bits __attribute__((vector_size(W * 8), unused));
 #define GN__PROD_LOST(...) __VA_ARGS__
 #define GN__PROD_PLAIN(...)
-/* Four rows of a running product at a time; the last columns by way of a vector of their own: rows of slots are longer
-   than n. */
-#define GN__DEFINE_PROD_DOWN(name, attribute, W, T, from_t, LOST, TIMES)                                      \
-    attribute static void gn__prod_down_##name(double *hi, double *lo, const T *x, int64_t ldx, int64_t rows, \
-                                               int64_t n, bool fresh) {                                       \
-        GN__PROD_VECTORS(W)                                                                                   \
-        (void)lo;                                                                                             \
-        for (int64_t at = 0; at < rows; at += 4 * GN__LANES)                                                  \
-            for (int64_t l = 0; l < GN__LANES && at + l < rows; l++)                                          \
-                for (int64_t i = 0; i < n; i += W) {                                                          \
-                    vec h = (vec){ 0 } + 1 LOST(, e = { 0 });                                                 \
-                    if (at || !fresh) {                                                                       \
-                        h = *(vec *)(hi + l * GN__SLOT + i);                                                  \
-                        LOST(e = *(vec *)(lo + l * GN__SLOT + i);)                                            \
-                    }                                                                                         \
-                    for (int64_t r = at + l; r < rows && r < at + 4 * GN__LANES; r += GN__LANES) {            \
-                        from_t v = { 0 };                                                                     \
-                        if (i + W <= n) v = *(const from_t *)(x + r * ldx + i);                               \
-                        else memcpy(&v, x + r * ldx + i, (size_t)(n - i) * sizeof *x);                        \
-                        TIMES;                                                                                \
-                    }                                                                                         \
-                    *(vec *)(hi + l * GN__SLOT + i) = h;                                                      \
-                    LOST(*(vec *)(lo + l * GN__SLOT + i) = e;)                                                \
-                }                                                                                             \
+/* Rows of slots are longer than n, so that whole vectors can be worked on. */
+/* Running products of V vectors of columns at a time from i on; LOAD: those of row r. */
+#define GN__PROD_DOWN_SOME(N, W, V, MOST, from_t, LOST, LOAD, ...)              \
+    for (; i < MOST; i += V * W) {                                              \
+        double *at = hi + l * GN__SLOT + i;                                     \
+        vec h[V];                                                               \
+        LOST(vec e[V]; double *lost = lo + l * GN__SLOT + i;)                   \
+        GN__UNROLL for (int j = 0; j < V; j++) {                                \
+            h[j] = (vec){ 0 } + 1;                                              \
+            if (!fresh) h[j] = ((const vec *)at)[j];                            \
+            LOST(e[j] = (vec){ 0 }; if (!fresh) e[j] = ((const vec *)lost)[j];) \
+        }                                                                       \
+        for (int64_t r = l; r < rows; r += N) {                                 \
+            GN__UNROLL for (int j = 0; j < V; j++) {                            \
+                from_t v = { 0 };                                               \
+                LOAD;                                                           \
+                __VA_ARGS__;                                                    \
+            }                                                                   \
+        }                                                                       \
+        GN__UNROLL for (int j = 0; j < V; j++) {                                \
+            ((vec *)at)[j] = h[j];                                              \
+            LOST(((vec *)lost)[j] = e[j];)                                      \
+        }                                                                       \
     }
-#define GN__DEFINE_PRODUCTS(S, attribute, W, ROWS, TIMES, WIDER)                                                      \
-    attribute static void gn__prod_row32_##S(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k){        \
-        GN__PROD_VECTORS(W) GN__PROD_ROWS(W, ROWS, WIDER) GN__PROD_ROWS(W, 1, WIDER)                                  \
-    } attribute static void gn__prod_row64_##S(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k){ \
-        GN__PROD_VECTORS(W) GN__PROD_ROWS64(W, 2, TIMES) GN__PROD_ROWS64(W, 1, TIMES)                                 \
-    } GN__DEFINE_PROD_DOWN(f32_##S, attribute, W, float, narrow, GN__PROD_PLAIN, h *= WIDER(v))                       \
-        GN__DEFINE_PROD_DOWN(f64_##S, attribute, W, double, vec, GN__PROD_LOST, TIMES(vec, bits, h, e, v))
+#define GN__DEFINE_PROD_DOWN(name, attribute, N, W, T, from_t, LOST, TIMES, JOIN)                                  \
+    attribute static void gn__prod_fold_##name(double *hi, double *lo, int64_t n) {                                \
+        GN__PROD_VECTORS(W)                                                                                        \
+        (void)lo;                                                                                                  \
+        for (int64_t half = N / 2; half > 0; half /= 2)                                                            \
+            for (int64_t l = 0; l < half; l++)                                                                     \
+                for (int64_t i = 0; i < n; i += W) {                                                               \
+                    int64_t to = l * GN__SLOT + i, from = to + half * GN__SLOT;                                    \
+                    vec h = *(vec *)(hi + to), o = *(vec *)(hi + from);                                            \
+                    LOST(vec e = *(vec *)(lo + to), f = *(vec *)(lo + from) * h;)                                  \
+                    JOIN;                                                                                          \
+                    *(vec *)(hi + to) = h;                                                                         \
+                    LOST(*(vec *)(lo + to) = e + f;)                                                               \
+                }                                                                                                  \
+    }                                                                                                              \
+    attribute static void gn__prod_down_##name(double *hi, double *lo, const T *x, int64_t ldx, int64_t rows,      \
+                                               int64_t n, bool fresh) {                                            \
+        GN__PROD_VECTORS(W)                                                                                        \
+        (void)lo;                                                                                                  \
+        for (int64_t l = 0; l < N && l < rows; l++) {                                                              \
+            int64_t i = 0;                                                                                         \
+            GN__PROD_DOWN_SOME(N, W, 4, n / (4 * W) * (4 * W), from_t, LOST,                                       \
+                               v = ((const from_t *)(x + r * ldx + i))[j], TIMES)                                  \
+            GN__PROD_DOWN_SOME(N, W, 1, n, from_t, LOST,                                                           \
+                               memcpy(&v, x + r * ldx + i, (size_t)GN__MIN(n - i, (int64_t)W) * sizeof *x), TIMES) \
+        }                                                                                                          \
+    }
+#define GN__DEFINE_PRODUCTS(S, attribute, W, TIMES, WIDER)                                                         \
+    attribute static double gn__prod_row32_##S(const float *x, int64_t k) {                                        \
+        GN__PROD_VECTORS(W)                                                                                        \
+        vec a[GN__PRODUCTS_F32 / W];                                                                               \
+        float last[GN__PRODUCTS_F32];                                                                              \
+        double s[W];                                                                                               \
+        GN__UNROLL for (int v = 0; v < GN__PRODUCTS_F32 / W; v++) a[v] = (vec){ 0 } + 1;                           \
+        for (; k > 0; k -= GN__PRODUCTS_F32, x += GN__PRODUCTS_F32) {                                              \
+            if (k < GN__PRODUCTS_F32) {                                                                            \
+                for (int l = 0; l < GN__PRODUCTS_F32; l++) last[l] = l < k ? x[l] : 1;                             \
+                x = last;                                                                                          \
+            }                                                                                                      \
+            GN__UNROLL for (int v = 0; v < GN__PRODUCTS_F32 / W; v++) a[v] *= WIDER(*(const narrow *)(x + v * W)); \
+        }                                                                                                          \
+        GN__UNROLL for (int half = GN__PRODUCTS_F32 / W / 2; half > 0; half /= 2)                                  \
+            GN__UNROLL for (int v = 0; v < half; v++) a[v] *= a[v + half];                                         \
+        GN__UNROLL for (int l = 0; l < W; l++) s[l] = a[0][l];                                                     \
+        GN__UNROLL for (int half = W / 2; half > 0; half /= 2) GN__UNROLL for (int l = 0; l < half; l++) s[l] *=   \
+            s[l + half];                                                                                           \
+        return s[0];                                                                                               \
+    }                                                                                                              \
+    attribute static gn__w_pair gn__prod_row64_##S(const double *x, int64_t k) {                                   \
+        GN__PROD_VECTORS(W)                                                                                        \
+        vec high[GN__PRODUCTS_F64 / W], low[GN__PRODUCTS_F64 / W];                                                 \
+        double last[GN__PRODUCTS_F64];                                                                             \
+        GN__UNROLL for (int v = 0; v < GN__PRODUCTS_F64 / W; v++) {                                                \
+            low[v] = (vec){ 0 };                                                                                   \
+            high[v] = low[v] + 1;                                                                                  \
+        }                                                                                                          \
+        for (int64_t i = 0; i < k; i += GN__PRODUCTS_F64) {                                                        \
+            const double *from = x + i;                                                                            \
+            if (k - i < GN__PRODUCTS_F64) {                                                                        \
+                for (int l = 0; l < GN__PRODUCTS_F64; l++) last[l] = l < k - i ? from[l] : 1;                      \
+                from = last;                                                                                       \
+            }                                                                                                      \
+            GN__UNROLL for (int v = 0; v < GN__PRODUCTS_F64 / W; v++)                                              \
+                TIMES(vec, bits, high[v], low[v], *(const vec *)(from + v * W));                                   \
+        }                                                                                                          \
+        GN__UNROLL for (int half = GN__PRODUCTS_F64 / 2; half > 0; half /= 2)                                      \
+            GN__UNROLL for (int v = 0; v < (half + W - 1) / W; v++) {                                              \
+            vec o = high[v], f = low[v];                                                                           \
+            if (half >= W) o = high[v + half / W], f = low[v + half / W];                                          \
+            else GN__UNROLL for (int l = 0; l < W; l++) o[l] = high[v][l ^ half], f[l] = low[v][l ^ half];         \
+            f *= high[v];                                                                                          \
+            TIMES(vec, bits, high[v], low[v], o);                                                                  \
+            low[v] += f;                                                                                           \
+        }                                                                                                          \
+        return (gn__w_pair){ high[0][0], low[0][0] };                                                              \
+    }                                                                                                              \
+    GN__DEFINE_PROD_DOWN(f32_##S, attribute, GN__PRODUCTS_F32, W, float, narrow, GN__PROD_PLAIN, h[j] *= WIDER(v), \
+                         h *= o)                                                                                   \
+    GN__DEFINE_PROD_DOWN(f64_##S, attribute, GN__PRODUCTS_F64, W, double, vec, GN__PROD_LOST,                      \
+                         TIMES(vec, bits, h[j], e[j], v), TIMES(vec, bits, h, e, o))
 #else
-#define GN__DEFINE_PRODUCTS(S, attribute, W, ROWS, TIMES, WIDER)                                                     \
-    static void gn__prod_row32_##S(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k) {                \
-        for (int64_t r = 0; r < rows; r++, x += ldx) {                                                               \
-            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };                                                        \
-            for (int64_t i = 0; i < k; i++) s[i % GN__LANES] *= (double)x[i];                                        \
-            y[r] = GN__LANES_PRODUCT(s);                                                                             \
-        }                                                                                                            \
-    }                                                                                                                \
-    static void gn__prod_row64_##S(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k) {           \
-        for (int64_t r = 0; r < rows; r++, x += ldx) {                                                               \
-            gn__w_pair s[GN__LANES];                                                                                 \
-            for (int l = 0; l < GN__LANES; l++) s[l] = (gn__w_pair){ 1, 0 };                                         \
-            for (int64_t i = 0; i < k; i++) gn__prod_join(&s[i % GN__LANES], &(gn__w_pair){ x[i], 0 });              \
-            y[r] = s[0];                                                                                             \
-            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &s[l]);                                         \
-        }                                                                                                            \
-    }                                                                                                                \
-    static void gn__prod_down_f32_##S(double *hi, double *lo, const float *x, int64_t ldx, int64_t rows, int64_t n,  \
-                                      bool fresh) {                                                                  \
-        (void)lo;                                                                                                    \
-        for (int64_t r = 0; r < rows; r++)                                                                           \
-            for (int64_t i = 0; i < n; i++) {                                                                        \
-                double *h = hi + r % GN__LANES * GN__SLOT + i;                                                       \
-                *h = (fresh && r < GN__LANES ? 1 : *h) * (double)x[r * ldx + i];                                     \
-            }                                                                                                        \
-    }                                                                                                                \
-    static void gn__prod_down_f64_##S(double *hi, double *lo, const double *x, int64_t ldx, int64_t rows, int64_t n, \
-                                      bool fresh) {                                                                  \
-        for (int64_t r = 0; r < rows; r++)                                                                           \
-            for (int64_t i = 0; i < n; i++) {                                                                        \
-                int64_t at = r % GN__LANES * GN__SLOT + i;                                                           \
-                gn__w_pair a = { 1, 0 };                                                                             \
-                if (!fresh || r >= GN__LANES) a = (gn__w_pair){ hi[at], lo[at] };                                    \
-                gn__prod_join(&a, &(gn__w_pair){ x[r * ldx + i], 0 });                                               \
-                hi[at] = a.hi;                                                                                       \
-                lo[at] = a.lo;                                                                                       \
-            }                                                                                                        \
+#define GN__DEFINE_PROD_DOWN(name, N, T)                                                                       \
+    static void gn__prod_fold_##name(double *hi, double *lo, int64_t n) {                                      \
+        for (int64_t half = N / 2; half > 0; half /= 2)                                                        \
+            for (int64_t l = 0; l < half; l++)                                                                 \
+                for (int64_t i = 0; i < n; i++) {                                                              \
+                    double *h = hi + l * GN__SLOT + i, *e = lo ? lo + l * GN__SLOT + i : NULL;                 \
+                    gn__w_pair a = { *h, e ? *e : 0 };                                                         \
+                    gn__prod_join(&a, &(gn__w_pair){ h[half * GN__SLOT], e ? e[half * GN__SLOT] : 0 });        \
+                    *h = a.hi;                                                                                 \
+                    if (e) *e = a.lo;                                                                          \
+                }                                                                                              \
+    }                                                                                                          \
+    static void gn__prod_down_##name(double *hi, double *lo, const T *x, int64_t ldx, int64_t rows, int64_t n, \
+                                     bool fresh) {                                                             \
+        for (int64_t r = 0; r < rows; r++)                                                                     \
+            for (int64_t i = 0; i < n; i++) {                                                                  \
+                int64_t at = r % N * GN__SLOT + i;                                                             \
+                gn__w_pair a = { 1, 0 };                                                                       \
+                if (!fresh || r >= N) a = (gn__w_pair){ hi[at], lo ? lo[at] : 0 };                             \
+                gn__prod_join(&a, &(gn__w_pair){ (double)x[r * ldx + i], 0 });                                 \
+                hi[at] = a.hi;                                                                                 \
+                if (lo) lo[at] = a.lo;                                                                         \
+            }                                                                                                  \
     }
+#define GN__DEFINE_PRODUCTS(S, attribute, W, TIMES, WIDER)                                       \
+    static gn__w_pair gn__prod_row_##S(const float *narrow, const double *x, int64_t k, int n) { \
+        gn__w_pair s[GN__PRODUCTS_F32];                                                          \
+        for (int l = 0; l < n; l++) s[l] = (gn__w_pair){ 1, 0 };                                 \
+        for (int64_t i = 0; i < k; i++)                                                          \
+            gn__prod_join(&s[i % n], &(gn__w_pair){ narrow ? (double)narrow[i] : x[i], 0 });     \
+        for (int half = n / 2; half > 0; half /= 2)                                              \
+            for (int l = 0; l < half; l++) gn__prod_join(&s[l], &s[l + half]);                   \
+        return s[0];                                                                             \
+    }                                                                                            \
+    static gn__w_pair gn__prod_row64_##S(const double *x, int64_t k) {                           \
+        return gn__prod_row_##S(NULL, x, k, GN__PRODUCTS_F64);                                   \
+    }                                                                                            \
+    static double gn__prod_row32_##S(const float *x, int64_t k) {                                \
+        return gn__prod_row_##S(x, NULL, k, GN__PRODUCTS_F32).hi;                                \
+    }                                                                                            \
+    GN__DEFINE_PROD_DOWN(f32_##S, GN__PRODUCTS_F32, float)                                       \
+    GN__DEFINE_PROD_DOWN(f64_##S, GN__PRODUCTS_F64, double)
 #endif
 GN__SMALL_BEGIN
 GN__OLD_BEGIN
-GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
+GN__DEFINE_PRODUCTS(base, , 2, GN__PROD_SPLIT, GN__PROD_WIDER)
 GN__OLD_END
 GN__SMALL_END
 #if GN__X86
-GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
+GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
 static const gn__products *gn__products_of(const gn__pool *p) {
-#define GN__PRODUCTS(S) \
-    { gn__prod_row32_##S, gn__prod_row64_##S, gn__prod_down_f32_##S, gn__prod_down_f64_##S }
+#define GN__PRODUCTS_SET(S)                                                                                          \
+    {                                                                                                                \
+        gn__prod_row32_##S, gn__prod_row64_##S, gn__prod_down_f32_##S, gn__prod_down_f64_##S, gn__prod_fold_f32_##S, \
+            gn__prod_fold_f64_##S                                                                                    \
+    }
     static const gn__products sets[2] = {
-        GN__PRODUCTS(base),
+        GN__PRODUCTS_SET(base),
 #if GN__X86
-        GN__PRODUCTS(avx2),
+        GN__PRODUCTS_SET(avx2),
 #endif
     };
     return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2];
@@ -11079,47 +11116,48 @@ static const gn__products *gn__products_of(const gn__pool *p) {
 
 /* *a times n factors (f32 or f64), the first of them that of a piece. */
 static void gn__prod_pieces(const gn__products *k, gn__w_pair *a, bool f32, const void *x, int64_t n) {
-    for (int64_t i = 0, m; i < n; i += m * GN__CHUNK) {
-        double narrow[4];
-        gn__w_pair wide[4];
-        int64_t deep = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        m = GN__MAX(GN__MIN((n - i) / GN__CHUNK, 4), 1);
-        if (f32) k->row32(narrow, (const float *)x + i, GN__CHUNK, m, deep);
-        else k->row64(wide, (const double *)x + i, GN__CHUNK, m, deep);
-        for (int64_t l = 0; l < m && f32; l++) a->hi *= narrow[l];
-        for (int64_t l = 0; l < m && !f32; l++) gn__prod_join(a, &wide[l]);
+    for (int64_t i = 0; i < n; i += GN__CHUNK) {
+        int64_t m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        if (f32) a->hi *= k->row32((const float *)x + i, m);
+        else {
+            gn__w_pair piece = k->row64((const double *)x + i, m);
+            gn__prod_join(a, &piece);
+        }
     }
 }
 
 /* hi[i], lo[i] = the product of column i of rows in which neighbours lie side by side. */
 static void gn__prod_columns(const gn__products *k, double *hi, double *lo, const gn__down *x, int64_t rows,
                              int64_t n) {
-    double slots[2][GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];
+    double slots[GN__PRODUCTS_F32 * GN__SLOT], room[GN__PRODUCTS_F64][GN__CHUNK], *lost = NULL;
     bool f32 = gn__dtypes[x->dtype].compute == GN__F32, direct = (x->dtype == GN_F32 || !f32) && !x->rows;
+    int64_t many = f32 ? GN__PRODUCTS_F32 : GN__PRODUCTS_F64;
+    if (!f32) lost = slots + GN__PRODUCTS_F64 * GN__SLOT;
     for (int64_t i = 0; i < n; i++) hi[i] = 1, lo[i] = 0;
     for (int64_t r = 0, m; r < rows; r += m) {
         m = GN__MIN(rows - r, (int64_t)GN__CHUNK);
         for (int64_t q = 0, some; q < m; q += some) {
             const void *from = gn__down_at(x, r + q);
-            some = direct ? m : GN__MIN(m - q, (int64_t)GN__LANES);
+            some = direct ? m : GN__MIN(m - q, many);
             for (int64_t l = 0; l < some && !direct; l++)
                 if (f32) gn__load_f32((float *)room[0] + l * GN__CHUNK, x->dtype, gn__down_at(x, r + q + l), 1, n);
                 else gn__load_f64(room[l], x->dtype, gn__down_at(x, r + q + l), 1, n);
             if (!direct) from = room;
             int64_t ldx = direct ? x->down : GN__CHUNK;
-            if (f32) k->down32(slots[0], NULL, (const float *)from, ldx, some, n, q == 0);
-            else k->down64(slots[0], slots[1], (const double *)from, ldx, some, n, q == 0);
+            if (f32) k->down32(slots, lost, (const float *)from, ldx, some, n, q == 0);
+            else k->down64(slots, lost, (const double *)from, ldx, some, n, q == 0);
         }
-        for (int64_t i = 0; i < n; i++) {
-            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 }, lost[GN__LANES] = { 0 };
-            gn__w_pair all = { hi[i], lo[i] };
-            for (int64_t l = 0; l < GN__LANES && l < m; l++) s[l] = slots[0][l * GN__SLOT + i];
-            for (int64_t l = 0; l < GN__LANES && l < m && !f32; l++) lost[l] = slots[1][l * GN__SLOT + i];
-            if (f32) all.hi *= GN__LANES_PRODUCT(s);
-            else {
-                gn__w_pair a = gn__prod_fold(s, lost);
-                gn__prod_join(&all, &a);
+        for (int64_t l = m; l < many; l++)
+            for (int64_t i = 0; i < n; i++) {
+                slots[l * GN__SLOT + i] = 1;
+                if (lost) lost[l * GN__SLOT + i] = 0;
             }
+        if (f32) k->fold32(slots, lost, n);
+        else k->fold64(slots, lost, n);
+        for (int64_t i = 0; i < n; i++) {
+            gn__w_pair all = { hi[i], lo[i] };
+            if (f32) all.hi *= slots[i];
+            else gn__prod_join(&all, &(gn__w_pair){ slots[i], lost[i] });
             hi[i] = all.hi;
             lo[i] = all.lo;
         }
@@ -11330,7 +11368,7 @@ GN__NOINLINE static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial 
         run = GN__MIN(run, end - i);
         n = i + run == end ? run : run / piece * piece;
         if (half && n > 0) {
-            gn__pieces_half(k, &t, d, (const uint16_t *)(const void *)p, n);
+            gn__pieces_half(k, &t, d == GN_BF16, (const uint16_t *)(const void *)p, n);
             continue;
         }
         if (!direct || n == 0) {
@@ -11417,8 +11455,9 @@ static void gn__reduce_sums(const gn__reduce_job *j, int64_t begin, int64_t end)
     for (int64_t t = begin, m; t < end; t += m) {
         m = GN__MIN(end - t, (int64_t)TOGETHER);
         for (int64_t i = 0; i < m; i++) {
+            a.prod = (gn__w_pair){ 1, 0 };
             gn__reduce_pieces(j, &a, j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, t + i) * bytes, 0, j->n);
-            sums[i] = a.sum / by;
+            sums[i] = j->products ? gn__prod_value(&a.prod) : a.sum / by;
         }
         gn__store_f64(sums, out->dtype, out->p + t * (int64_t)gn__bytes_of(out->dtype), 1, m);
     }
@@ -11455,7 +11494,7 @@ static bool gn__reduce_is_tops(const gn__reduce_job *j) {
 
 static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
-    if (j->floats && j->blocks == 1) gn__reduce_sums(j, begin, end);
+    if ((j->floats || j->products) && j->blocks == 1) gn__reduce_sums(j, begin, end);
     else if (gn__reduce_is_tops(j)) gn__reduce_tops(j, begin, end);
     else
         for (int64_t t = begin; t < end; t++) gn__reduce_task(j, t);
