@@ -9300,16 +9300,16 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
             }                                                                               \
     } while (0)
 /* The same of f64, which holds the bounds: one mask, which is as wide as what it masks. */
-#define GN__MAP_I32_OF_F64()                                                             \
-    do {                                                                                 \
-        const double *a = (const double *)x, least = (double)gn__f64_int(-INFINITY, to), \
-                     most = (double)gn__f64_int(INFINITY, to);                           \
-        int32_t *b = (int32_t *)y;                                                       \
-        if (to == GN_BOOL) GN__MAP(double, int32_t, GN__TRUTH);                          \
-        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                            \
-                double v = a[i] == a[i] ? a[i] : 0, c = v > least ? v : least;           \
-                b[i] = (int32_t)(c < most ? c : most);                                   \
-            }                                                                            \
+#define GN__MAP_I32_OF_F64()                                                                            \
+    do {                                                                                                \
+        const double *a = (const double *)x, least = (double)gn__f64_int(-INFINITY, to),                \
+                     most = (double)gn__f64_int(INFINITY, to);                                          \
+        int32_t *b = (int32_t *)y;                                                                      \
+        if (to == GN_BOOL) GN__MAP(double, int32_t, GN__TRUTH);                                         \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                                           \
+                double v = a[i] == a[i] ? a[i] : 0, c = v > least ? v : least, d = c < most ? c : most; \
+                b[i] = (int32_t)d; /* a statement of its own: GCC would convert both and choose then */ \
+            }                                                                                           \
     } while (0)
 #define GN__MAP_I64_OF(T)                                                                       \
     do {                                                                                        \
@@ -10046,6 +10046,7 @@ typedef struct gn__kernels {
        in, which is what memory is fast at. */
     double (*sum)(const void *x);
     double (*sum64)(const void *x);
+    double (*sum_wider)(const void *x);                  /* the same of f32, each as f64 */
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
     double (*top64)(const double *x, int64_t n, double sign);
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
@@ -10128,6 +10129,12 @@ typedef struct gn__kernels {
 #define GN__WIDE_BF16(p) (vec)(__builtin_convertvector(*(const half *)(p), bits) << 16)
 #else /* GCC would make it of four instructions */
 #define GN__WIDE_BF16(p) (vec)((bits)__builtin_ia32_pmovzxwd256((halves)(*(const half *)(p))) << 16)
+#endif
+#define GN__WIDER_base(p) __builtin_convertvector(*(const half *)(p), vec)
+#if defined(__clang__)
+#define GN__WIDER_avx2(p) GN__WIDER_base(p)
+#else /* which GCC does not find for itself */
+#define GN__WIDER_avx2(p) __builtin_ia32_cvtps2pd256(*(const half *)(p))
 #endif
 #define GN__WIDE_F16(p) (vec) __builtin_ia32_vcvtph2ps256((halves)(*(const half *)(p)))
 /* Squares of 4 by 4; the last of a row and of a column lie over those before. */
@@ -10358,16 +10365,16 @@ typedef struct gn__kernels {
             y[r] += GN__LANES_SUM(s);                                                                                 \
         }                                                                                                             \
     }
-#define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)         \
-    static double gn__sum_##name(const void *from) {                  \
-        const B *x = (const B *)from;                                 \
-        double y[GN__JOINED];                                         \
-        for (int p = 0; p < GN__JOINED; p++, x += PIECE) {            \
-            T s[GN__LANES] = { 0 };                                   \
-            for (int l = 0; l < PIECE; l++) s[l % GN__LANES] += x[l]; \
-            y[p] = (double)GN__LANES_SUM(s);                          \
-        }                                                             \
-        return (y[0] + y[1]) + (y[2] + y[3]);                         \
+#define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)            \
+    static double gn__sum_##name(const void *from) {                     \
+        const B *x = (const B *)from;                                    \
+        double y[GN__JOINED];                                            \
+        for (int p = 0; p < GN__JOINED; p++, x += PIECE) {               \
+            T s[GN__LANES] = { 0 };                                      \
+            for (int l = 0; l < PIECE; l++) s[l % GN__LANES] += (T)x[l]; \
+            y[p] = (double)GN__LANES_SUM(s);                             \
+        }                                                                \
+        return (y[0] + y[1]) + (y[2] + y[3]);                            \
     }
 #define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                \
     static void gn__down_##name(T *slots, const T *x, const void *pb, int64_t ldb, int64_t rows, int64_t n, \
@@ -10455,17 +10462,18 @@ typedef struct gn__kernels {
 #define GN__DEFINE_MICROS(S, attribute, W, MR, NV)                            \
     GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD) \
     GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD)
-#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                    \
-    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                           \
-    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                    \
-    GN__DEFINE_MAPS(S, attribute, W)                                                   \
-    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                         \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)     \
-    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE) \
-    GN__DEFINE_AXPY(S, attribute, W)                                                   \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)            \
-    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                      \
-    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)    \
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                          \
+    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                                 \
+    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                          \
+    GN__DEFINE_MAPS(S, attribute, W)                                                         \
+    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                               \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)           \
+    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)       \
+    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S) \
+    GN__DEFINE_AXPY(S, attribute, W)                                                         \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                  \
+    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                            \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)          \
     GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
 #define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
     GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
@@ -10484,8 +10492,8 @@ typedef struct gn__kernels {
     {                                                                                                                  \
         { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##rows, gn__dot_f32_##rows, \
             gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__down_f64_##rows, gn__join_f64_##rows,    \
-            gn__sum_f32_##rows, gn__sum_f64_##rows, gn__top_f32_##rows, gn__top_f64_##rows, gn__affine_##rows,         \
-            gn__gain_##rows, __VA_ARGS__                                                                               \
+            gn__sum_f32_##rows, gn__sum_f64_##rows, gn__sum_wider_##rows, gn__top_f32_##rows, gn__top_f64_##rows,      \
+            gn__affine_##rows, gn__gain_##rows, __VA_ARGS__                                                            \
     }
 
 #if defined(__aarch64__)
@@ -11180,6 +11188,7 @@ typedef struct gn__partial {
 
 /* levels: of 1024 / GN__PIECE64 pieces */
 enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8, GN__REDUCE_LEVELS = 5 };
+enum { GN__REDUCE_NEAR = 16 << 10 }; /* bytes of rows that a source makes at a time: half a first-level cache */
 
 /* Extremes of floats: a vector search for the value, then one for its place where it is a new one. */
 #define GN__DEFINE_BEST_OF(S, T, top_of)                                                                \
@@ -11507,7 +11516,9 @@ static void gn__reduce_stream(void *arg, int64_t begin, int64_t end) {
     gn__reduce_job own = *j;
     gn__call call = *j->c;
     gn_view in = j->c->in[0];
-    int64_t bytes = (int64_t)gn__bytes_of(in.dtype), most = GN__MIN(j->n * (end - begin), (int64_t)GN__REDUCE_BLOCK);
+    int64_t bytes = (int64_t)gn__bytes_of(in.dtype),
+            some_bytes = j->blocks > 1 ? GN__REDUCE_BLOCK * bytes : GN__REDUCE_NEAR,
+            most = GN__MIN(j->n * (end - begin), some_bytes / bytes);
     int64_t rows = j->blocks > 1 ? 1 : GN__MAX(most / j->n, 1);
     char *room = (char *)gn__alloc_many((uint64_t)GN__MAX(most, GN__MIN(j->n, (int64_t)GN__REDUCE_BLOCK)) + 64, 1,
                                         (size_t)bytes);
@@ -11689,12 +11700,20 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn_view *in = &j->c->in[0], *out = &j->c->out;
     int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(in->dtype),
             wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    bool one_piece = j->n <= GN__PIECE && j->kind == GN__REDUCE_SUM && out->dtype == GN_F32 && j->reduced.rank == 1;
     double sum[GN__REDUCE_LEVELS * GN__CHUNK];
     for (int64_t t = begin; t < end; t++) {
         int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK,
                 m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
-        gn__columns_add(j, in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from,
-                        GN__MIN(from + GN__REDUCE_ROWS, j->n), m, sum);
+        const char *base = in->p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        if (one_piece) {
+            float *y = (float *)(void *)out->p + outer * width + col;
+            memset(y, 0, (size_t)m * sizeof *y);
+            gn__down_f32(k, y, gn__ones, &(gn__down){ base, in->dtype, j->reduced.strides[0], 1, NULL, 0 }, j->n, m);
+            continue;
+        }
+        gn__columns_add(j, base, from, GN__MIN(from + GN__REDUCE_ROWS, j->n), m, sum);
         if (j->blocks > 1) {
             memcpy(j->sums + (t % j->blocks * gn__view_count(out) + outer * width + col), sum, (size_t)m * sizeof *sum);
             continue;
@@ -12655,13 +12674,10 @@ GN__TARGET_PAIRS static void gn__pair_up(uint32_t *to, const uint16_t *first, co
     const uint16_t *low = bf16 ? second : first, *high = bf16 ? first : second;
     if (stride == 1)
         for (int64_t i = 0; i < n; i++) to[i] = low[i] | (uint32_t)high[i] << 16;
-    else if (stride == 2 && second == first + 1)
-        for (int64_t i = 0; i < n; i++) {
-            uint32_t both;
-            memcpy(&both, first + 2 * i, sizeof both);
-            to[i] = bf16 ? both >> 16 | both << 16 : both;
-        }
-    else
+    else if (stride == 2 && second == first + 1) {
+        memcpy(to, first, (size_t)n * sizeof *to);
+        for (int64_t i = 0; i < n && bf16; i++) to[i] = to[i] >> 16 | to[i] << 16;
+    } else
         for (int64_t i = 0; i < n; i++) to[i] = low[i * stride] | (uint32_t)high[i * stride] << 16;
 }
 
@@ -13266,8 +13282,35 @@ static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
     for (int64_t i = 0; i < g->m && g->bias; i++) gn__gemm_store(g, c + i * g->n, i, 0, g->n);
 }
 
+/* Pairs of bf16 of sides whose rows lie whole: A is turned where it lies row by row, not packed. */
+static bool gn__small_pairs(const gn__gemm_job *j, char *scratch) {
+    const gn__gemm *g = j->g;
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr;
+    if (!j->pairs || g->dtype != GN_BF16 || g->ak != 1 || g->bn != 1 || g->k % 2 || g->n % nr || g->bias ||
+        j->k > j->kc || j->tile_m > j->chunk || j->direct)
+        return false;
+    uint32_t *b = (uint32_t *)(void *)(scratch + GN__GEMM_EDGE);
+    float *c = (float *)(void *)((char *)b + j->room);
+    uint32_t *a = (uint32_t *)(void *)((char *)c + gn__gemm_sums(j));
+    for (int64_t i = 0; i < g->m; i++) {
+        const uint16_t *row = (const uint16_t *)(const void *)g->a + i * g->am;
+        gn__pair_up(a + i * j->k, row, row + 1, 2, j->k, true);
+    }
+    memset(a + g->m * j->k, 0, (size_t)((j->tile_m - g->m) * j->k) * sizeof *a);
+    for (int64_t q = 0; q < g->n; q += nr)
+        for (int64_t l = 0; l < j->k; l++) {
+            const uint16_t *row = (const uint16_t *)(const void *)g->b + 2 * l * g->bk + q;
+            gn__pair_up(b + q * j->k + l * nr, row, row + g->bk, 1, nr, true);
+        }
+    for (int64_t i = 0; i < g->m; i += mr)
+        for (int64_t q = 0; q < g->n; q += nr)
+            j->tiles->micro(a + i * j->k, j->k, 1, b + q * j->k, c + i * g->n + q, g->n, j->k, false);
+    gn__store_f32(c, GN_BF16, g->c, 1, g->m * g->n);
+    return true;
+}
+
 static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
-    if (gn__gemm_tiny(j)) return;
+    if (gn__gemm_tiny(j) || gn__small_pairs(j, scratch)) return;
     if (gn__small_widens(j)) {
         gn__small_wide(j, scratch);
         return;
@@ -15618,30 +15661,35 @@ static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t 
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
     const gn__kernels *k = gn__kernels_of(pool);
     bool narrow = gn__dtypes[logits->dtype].compute == GN__F32;
+    bool lies = logits->dtype == GN_F32 && stride == 1;
     double x[GN__CHUNK], top = -INFINITY, hit;
     float s[GN__CHUNK];
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
+        const float *from = lies ? (const float *)(const void *)p + i : s;
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        if (narrow) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
-        else gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        double most = narrow ? (double)k->top(s, m, 1) : gn__top_f64(x, m);
+        if (!narrow) gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
+        else if (!lies) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
+        double most = narrow ? (double)k->top(from, m, 1) : gn__top_f64(x, m);
         top = gn__m_max_f64(most, top);
     }
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        int64_t summed = 0;
         if (narrow) {
-            gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
-            k->affine(s, s, m, (float)top, 1);
+            if (!lies) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
+            k->affine(s, lies ? (const float *)(const void *)p + i : s, m, (float)top, 1);
             gn__exp_f32(pool, s, s, m);
-            gn__widen_f64(x, s, m);
+            for (; summed + GN__JOINED * GN__PIECE64 <= m; summed += GN__JOINED * GN__PIECE64)
+                gn__tree_add(&sums, k->sum_wider(s + summed), GN__JOINED);
+            gn__widen_f64(x, s + summed, m - summed);
         } else {
             gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
             gn__minus_f64(x, x, top, m);
             gn__exp_f64(pool, x, x, m);
         }
-        gn__pieces_f64(k, &sums, x, m);
+        gn__pieces_f64(k, &sums, x, m - summed);
     }
     gn__load_f64(&hit, logits->dtype, p + target * stride * bytes, 1, 1);
     return log(gn__tree_sum(&sums)) - (hit - top);
@@ -19686,6 +19734,31 @@ GN__DEFINE_ALONG(f64, double)
 GN__DEFINE_SUMS(f32, float)
 GN__DEFINE_SUMS(half, double)
 
+/* The same of f64, as gn__along_f64 adds: of two at a time, what was lost is found together. */
+static void gn__sums_f64(const double *x, double *y, int64_t n, double *run_at, double *lost_at) {
+    int64_t i = 0;
+#if defined(__GNUC__) || defined(__clang__)
+    typedef double pair __attribute__((vector_size(16), aligned(8), may_alias));
+    double lost = *lost_at, run = *run_at;
+    for (; i + 8 <= n; i += 8) {
+        double s[9] = { run };
+        GN__UNROLL for (int l = 0; l < 8; l++) s[l + 1] = s[l] + x[i + l];
+        if (!(fabs(s[8]) < (double)INFINITY)) break;
+        GN__UNROLL for (int l = 0; l < 8; l += 2) {
+            pair before = { s[l], s[l + 1] }, now = { s[l + 1], s[l + 2] }, back = now - before,
+                 more = (before - (now - back)) + (*(const pair *)(x + i + l) - back), all;
+            all[0] = lost + more[0];
+            all[1] = lost = all[0] + more[1];
+            *(pair *)(y + i + l) = now + all;
+        }
+        run = s[8];
+    }
+    *run_at = run;
+    *lost_at = lost;
+#endif
+    gn__along_f64(GN__ALONG_SUM, x + i, y + i, n - i, run_at, lost_at, false);
+}
+
 static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
     int64_t run = *run_at;
     for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) x[i] = run = gn__m_add_i64(run, x[i]);
@@ -19719,6 +19792,8 @@ static void gn__along_line(const gn__lines *j, const char *p, char *o, void *roo
             gn__store_f32(narrow, d, to, 1, m);
         } else if (d == GN_F32)
             gn__along_f32(kind, (const float *)(const void *)from, (float *)(void *)to, m, &run, &lost, i == 0);
+        else if (d == GN_F64 && kind == GN__ALONG_SUM)
+            gn__sums_f64((const double *)(const void *)from, (double *)(void *)to, m, &run, &lost);
         else if (d == GN_F64)
             gn__along_f64(kind, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost, i == 0);
         else if (gn__is_float(d)) {
@@ -27008,6 +27083,7 @@ typedef struct gn__loop {
     int64_t tile;      /* elements */
     uint64_t stored;   /* gn__loop_stored */
     bool streams;      /* the result is larger than caches: it is written past them */
+    bool fetches;      /* gn__loop_fetches */
     int64_t failed_at; /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
     uint32_t node; /* of the failure */
@@ -27260,7 +27336,7 @@ static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, i
 
 /* Inputs that a tile reads where they lie, and its result. Those of the next tile are fetched while this one is worked
  * on, a share at each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just
- * before, would wait. */
+ * before, would wait. From a cache nothing is fetched: gn__loop_fetches. */
 enum { GN__AHEAD_MOST = 8 };
 typedef struct gn__ahead {
     const char *p[GN__AHEAD_MOST];
@@ -27289,7 +27365,7 @@ static void gn__ahead_fetch(const gn__ahead *ahead, uint32_t share, uint32_t sha
 #endif
 }
 
-enum { GN__STREAM_BYTES = 16 << 20 };
+enum { GN__STREAM_BYTES = 16 << 20, GN__FETCH_BYTES = 24 << 20 };
 
 /* Copies a tile to memory (64-byte aligned) without reading that memory into the cache first. */
 #if GN__X86
@@ -27409,7 +27485,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
         bool kept = keeps && i == last;
         now[in->dst] = i == last && lands ? to : kept ? now[in->src[0]] : own[in->dst];
-        gn__ahead_fetch(&ahead, i, step->n_instrs);
+        if (j->fetches) gn__ahead_fetch(&ahead, i, step->n_instrs);
         gn_result r = GN_OK;
 #if GN__X86
         if (truths && i == last) {
@@ -27516,6 +27592,17 @@ static int64_t gn__loop_tile_n(const gn_layout *l, const gn_kernel_step *step, g
     return n;
 }
 
+/* Whether what a loop reads and writes comes from memory rather than from a cache, where fetching ahead costs more than
+   it brings, as it does of 16-bit elements and bytes. */
+static bool gn__loop_fetches(const gn_layout *l, const gn_kernel_step *step, const gn_view *out) {
+    int64_t bytes = gn__view_count(out) * (int64_t)gn__bytes_of(out->dtype);
+    for (uint32_t i = 0; i < step->n_loads; i++) {
+        const gn_load *load = &l->loads[step->load + i];
+        if (!load->constant) bytes += gn__view_count(&load->view) * (int64_t)gn__bytes_of((gn_dtype)load->dtype);
+    }
+    return bytes >= GN__FETCH_BYTES;
+}
+
 static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = { .run = r,
                    .step = step,
@@ -27527,6 +27614,7 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
                    .failed = GN_OK,
                    .node = GN_NO_NODE };
     j.tile = gn__loop_tile_n(&r->plan->layout, step, j.out.dtype, (size_t)j.narrow);
+    j.fetches = !j.narrow && gn__loop_fetches(&r->plan->layout, step, &j.out);
     return j;
 }
 
