@@ -342,6 +342,15 @@ test_switches_are_not_shipped() {
     done
 }
 
+# One that begins in another of its kind, or that never ends, makes slow code of whatever follows.
+regions_of_optimisation_do_not_nest() {
+    awk '/^GN__[A-Z]+_(BEGIN|END)$/ {
+        split($1, word, "_"); begins = word[4] == "BEGIN"; n++
+        if (open[word[3]] == begins) { print FILENAME ":" FNR ": " $1; bad = 1 }
+        open[word[3]] = begins
+    } END { for (kind in open) if (open[kind]) { print kind " never ends"; bad = 1 } exit bad || n < 20 }' genie.h
+}
+
 scripts_are_clean() {
     # shellcheck disable=SC2046 # the list is words
     shellcheck -S warning -x -P tests build.sh .ci/run $(files | grep '\.sh$')
@@ -372,6 +381,7 @@ scripts_are_clean() {
     check tasks_of_the_readme_take_ten_lines readme_tasks_are_short
     check changes_in_the_readme_begin_with_this_version changes_begin_with_this_version
     check sections_written_apart_are_the_file sections_joined_are_the_files
+    check regions_of_optimisation_in_the_header_do_not_nest regions_of_optimisation_do_not_nest
     check switches_for_tests_are_not_shipped test_switches_are_not_shipped
     check files_have_no_tab_nor_trailing_space none "$(printf '\t')|[ ]\$" $(texts)
 }
