@@ -33085,11 +33085,13 @@ static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f
 }
 
 /* Questions of no weights, then one of many: the quickest trip is the latency, what the large one takes more is the
-   rate. Any server of protocol 1 answers them. */
+   rate. Any server of protocol 1 answers them. $GENIE_MEASURE=0: as of a local network of 10 Gbit/s. */
 static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
     enum { SMALL = 3 };
     double least = 1e9, spent = 0;
     gn_result e = GN_OK;
+    r->link_up = r->link_down = (gn_cluster_link){ 100e-6, 1.25e9 };
+    if (gn__env_forbids("GENIE_MEASURE")) return GN_OK;
     void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
     if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
     gn__remote_weight *own = r->weights;
