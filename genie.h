@@ -26648,11 +26648,21 @@ typedef struct gn__cpu_value {
     char *mem;
 } gn__cpu_value;
 
+/* Memory that was freed and is kept for the next of that size: new pages of the system cost ten times what it takes to
+   fill them. The number of blocks, and bytes of one and of all. */
+enum { GN__SPARES = 16, GN__SPARE_LEAST = 64 << 10, GN__SPARE_MOST = 64 << 20 };
+typedef struct gn__spare {
+    char *mem;
+    size_t bytes;
+} gn__spare;
+
 typedef struct gn__cpu {
     gn__pool pool;
     gn_stats *stats;
     char *block; /* one for all plans: runs do not overlap */
     size_t block_bytes;
+    gn__spare spares[GN__SPARES]; /* the oldest first */
+    size_t n_spares, spare_bytes;
     GN__ARRAY(gn__cpu_slot, slots);
     GN__ARRAY(gn__cpu_value, values); /* ids rising */
 } gn__cpu;
@@ -26668,13 +26678,43 @@ typedef struct gn__cpu_plan {
 
 static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
+static char *gn__cpu_take(gn__cpu *c, size_t i) {
+    char *p = c->spares[i].mem;
+    c->spare_bytes -= c->spares[i].bytes;
+    c->n_spares--;
+    memmove(c->spares + i, c->spares + i + 1, (c->n_spares - i) * sizeof *c->spares);
+    return p;
+}
+
+/* The block freed last of that size, NULL: there is none. */
+static char *gn__cpu_spare(gn__cpu *c, size_t bytes) {
+    for (size_t i = c->n_spares; i-- > 0;)
+        if (c->spares[i].bytes == bytes) return gn__cpu_take(c, i);
+    return NULL;
+}
+
+static void gn__cpu_return(char *p) {
+    memcpy(&p, p - sizeof p, sizeof p);
+    gn_free(p);
+}
+
+/* New memory; what is spare makes room for it. Aligned to lines of caches, the block's start just below. */
+static char *gn__cpu_more(gn__cpu *c, size_t bytes) {
+    char *raw = bytes < SIZE_MAX - 128 ? (char *)gn_alloc(bytes + 64 + sizeof raw) : NULL;
+    if (!raw && c->n_spares) {
+        gn__cpu_return(gn__cpu_take(c, 0));
+        return gn__cpu_more(c, bytes);
+    }
+    char *p = raw ? (char *)(((uintptr_t)raw + sizeof raw + 63) & ~(uintptr_t)63) : NULL;
+    if (p) memcpy(p - sizeof raw, &raw, sizeof raw);
+    return p;
+}
+
 /* Memory of slots, values and blocks. */
 static char *gn__cpu_alloc(gn__cpu *c, size_t bytes, bool zero, gn_fault *f) {
     bytes = gn__align_up(bytes);
-    /* lines of caches, the block's start just below */
-    char *raw = bytes < SIZE_MAX - 128 ? (char *)gn_alloc(bytes + 64 + sizeof raw) : NULL;
-    char *p = raw ? (char *)(((uintptr_t)raw + sizeof raw + 63) & ~(uintptr_t)63) : NULL;
-    if (p) memcpy(p - sizeof raw, &raw, sizeof raw);
+    char *p = gn__cpu_spare(c, bytes);
+    if (!p) p = gn__cpu_more(c, bytes);
     if (p && zero) memset(p, 0, bytes);
     if (!p) {
         gn_fail(f, GN_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
@@ -26684,11 +26724,18 @@ static char *gn__cpu_alloc(gn__cpu *c, size_t bytes, bool zero, gn_fault *f) {
     return p;
 }
 
+/* A session of a server keeps nothing: its memory is others' too. */
 static void gn__cpu_free(gn__cpu *c, char *p, size_t bytes) {
     if (!p) return;
-    c->stats->device_bytes -= gn__align_up(bytes);
-    memcpy(&p, p - sizeof p, sizeof p);
-    gn_free(p);
+    bytes = gn__align_up(bytes);
+    c->stats->device_bytes -= bytes;
+    if (gn__paying.host || bytes < GN__SPARE_LEAST || bytes > GN__SPARE_MOST) {
+        gn__cpu_return(p);
+        return;
+    }
+    while (c->n_spares == GN__SPARES || c->spare_bytes > GN__SPARE_MOST - bytes) gn__cpu_return(gn__cpu_take(c, 0));
+    c->spares[c->n_spares++] = (gn__spare){ p, bytes };
+    c->spare_bytes += bytes;
 }
 
 static void gn__cpu_slot_free(gn__cpu *c, gn__cpu_slot *s) {
@@ -26713,6 +26760,7 @@ static void gn__cpu_close(void *self) {
     gn__cpu_values_release(c, UINT64_MAX);
     for (size_t i = 0; i < c->n_slots; i++) gn__cpu_slot_free(c, &c->slots[i]);
     gn__cpu_free(c, c->block, c->block_bytes);
+    while (c->n_spares) gn__cpu_return(gn__cpu_take(c, 0));
     gn_free(c->slots);
     gn_free(c->values);
     gn__pool_deinit(&c->pool);
@@ -26908,6 +26956,7 @@ typedef struct gn__run {
     gn_fault *fault;
     char **copies; /* arguments that were not aligned, copied */
     uint32_t n_copies;
+    char **kept;                /* per result: memory of its own where it is computed, to be kept; NULL: none */
     GN__ARRAY(gn__undo, undos); /* what in-place appends have overwritten */
 } gn__run;
 
@@ -27035,18 +27084,22 @@ static bool gn__held_touches(const gn__held *memory, uint32_t n, const char *hos
 
 /* Results are computed where they are wanted, unless that is memory that an argument still holds or that is not
    aligned. */
-static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory) {
+static gn_result gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory) {
     const gn_part *p = r->plan->part;
     uint32_t n = gn__run_held(r, memory);
     for (uint32_t i = 0; i < p->n_outs; i++) {
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
-        size_t element = gn__bytes_of((gn_dtype)p->nodes[p->outs[i]].dtype);
+        size_t element = gn__bytes_of((gn_dtype)p->nodes[p->outs[i]].dtype), bytes = gn__part_bytes(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
-        bool usable = host && a->place == GN_PLACE_BLOCK && gn__view_is_dense(&a->view) &&
-                      outs[i].bytes == gn__part_bytes(p, p->outs[i]) && ((uintptr_t)host & (element - 1)) == 0;
-        if (usable && !gn__held_touches(memory, n, host, outs[i].bytes))
-            r->plan->base[p->outs[i]] = (char *)outs[i].host;
+        char **base = &r->plan->base[p->outs[i]];
+        if (a->place != GN_PLACE_BLOCK || !gn__view_is_dense(&a->view)) continue;
+        bool usable = host && outs[i].bytes == bytes && ((uintptr_t)host & (element - 1)) == 0;
+        if (usable && !gn__held_touches(memory, n, host, bytes)) *base = (char *)outs[i].host;
+        if (host || !outs[i].keep || !bytes || *base != r->cpu->block + a->offset) continue;
+        *base = r->kept[i] = gn__cpu_alloc(r->cpu, bytes, false, r->fault);
+        if (!r->kept[i]) return r->fault->result;
     }
+    return GN_OK;
 }
 GN__COLD_END
 
@@ -27068,7 +27121,7 @@ typedef struct gn__loop {
     uint64_t stored;   /* gn__loop_stored */
     bool streams;      /* the result is larger than caches: it is written past them */
     bool fetches;      /* gn__ahead_fetch: not where small elements are streamed, which takes twice as long with it, nor
-                          where what is made stays in a cache */
+                          where all that is read and made stays in a cache */
     int64_t failed_at; /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
     uint32_t node; /* of the failure */
@@ -27319,11 +27372,11 @@ static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, i
     else gn__ops[in->op].narrow[gn__narrow_of((gn_dtype)in->in_dtype)](y, x, in->p, whole);
 }
 
-/* Inputs that a tile reads where they lie, and its result. Those of the next tile are fetched while this one is worked
- * on, a share at each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just
- * before, would wait. Loops over 4 MiB took up to 1.3 times as long with it where all lay in a cache, and as little as
- * 0.6 of the time where it did not. */
-enum { GN__AHEAD_MOST = 8 };
+/* Inputs that a tile reads where they lie, and its result. Of loops over more than caches hold, those of the next tile
+ * are fetched into the second-level cache while this one is worked on, a share at each instruction: the hardware's own
+ * prefetch ends with each page. A sum of 2 x 4 MiB took 1.3 times as long with it where all lay in a cache, and 0.75 of
+ * the time where nothing did; fetched into the first level, 1.2 times there, and twice as long from 24 MiB on. */
+enum { GN__AHEAD_MOST = 8, GN__AHEAD_BYTES = 20 << 20 };
 typedef struct gn__ahead {
     const char *p[GN__AHEAD_MOST];
     int64_t bytes[GN__AHEAD_MOST];
@@ -27342,7 +27395,7 @@ static void gn__ahead_fetch(const gn__ahead *ahead, uint32_t share, uint32_t sha
     for (uint32_t i = 0; i < ahead->n; i++) {
         int64_t lines = (ahead->bytes[i] + 63) / 64;
         for (int64_t l = lines * share / shares; l < lines * (share + 1) / shares; l++)
-            __builtin_prefetch(ahead->p[i] + 64 * l);
+            __builtin_prefetch(ahead->p[i] + 64 * l, 0, 2);
     }
 #else
     (void)ahead;
@@ -27597,12 +27650,36 @@ static gn_result gn__loop_result(gn__run *r, const gn__loop *j) {
     return j->failed ? gn__run_fail(r, j->node, j->failed, "no memory for the tiles of a loop") : GN_OK;
 }
 
+/* Bytes from the view's first element to the first and past the last that it has in memory. */
+static void gn__view_reach(const gn_view *v, int64_t *out_low, int64_t *out_high) {
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), low = 0, high = 1;
+    for (int k = 0; k < v->rank; k++) {
+        int64_t far = (v->dims[k] - 1) * v->strides[k];
+        if (far < 0) low += far;
+        else high += far;
+    }
+    *out_low = low * bytes;
+    *out_high = high * bytes;
+}
+
+/* Bytes of memory that the loop reads and writes. */
+static int64_t gn__loop_bytes(const gn__loop *j) {
+    int64_t bytes = gn__view_count(&j->out) * (int64_t)gn__bytes_of(j->out.dtype), low, high;
+    for (uint32_t i = 0; i < j->step->n_loads; i++) {
+        const gn_load *load = &j->run->plan->layout.loads[j->step->load + i];
+        if (load->constant) continue;
+        gn__view_reach(&load->view, &low, &high);
+        bytes += high - low;
+    }
+    return bytes;
+}
+
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = gn__loop_of(r, step);
     int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
                 gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
-    j.fetches = !j.streams || !j.narrow;
+    j.fetches = (!j.streams || !j.narrow) && gn__loop_bytes(&j) >= GN__AHEAD_BYTES;
     /* registers are allocated and filled for each range */
     int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1)), least = 16 * GN__TILE_N / j.tile;
     gn__pool_for(&r->cpu->pool, tiles, GN__MAX(GN__MAX(share, least), 16), gn__loop_range, &j);
@@ -27636,14 +27713,9 @@ static bool gn__loop_meets(const gn__loop *j, const gn_view *out) {
         const gn_load *load = &j->run->plan->layout.loads[j->step->load + i];
         if (load->constant) continue;
         uintptr_t from = (uintptr_t)j->run->plan->base[load->base] + (uintptr_t)load->view.offset;
-        int64_t low = 0, high = 1;
-        for (int k = 0; k < load->view.rank; k++) {
-            int64_t far = (load->view.dims[k] - 1) * load->view.strides[k];
-            if (far < 0) low += far;
-            else high += far;
-        }
-        int64_t bytes = (int64_t)gn__bytes_of(load->view.dtype);
-        if (from + (uintptr_t)(low * bytes) < end && begin < from + (uintptr_t)(high * bytes)) return true;
+        int64_t low, high;
+        gn__view_reach(&load->view, &low, &high);
+        if (from + (uintptr_t)low < end && begin < from + (uintptr_t)high) return true;
     }
     return false;
 }
@@ -27782,16 +27854,18 @@ static void gn__cpu_values_cut(gn__cpu *c, size_t kept) {
         gn__cpu_free(c, c->values[c->n_values - 1].mem, gn__type_bytes(&c->values[c->n_values - 1].type));
 }
 
-static gn_result gn__run_keep(gn__run *r, uint32_t node, uint64_t id, const gn_view *from) {
+static gn_result gn__run_keep(gn__run *r, uint32_t out, uint64_t id, const gn_view *from) {
     gn__cpu *c = r->cpu;
+    uint32_t node = r->plan->part->outs[out];
     gn__type t = gn__part_type(r->plan->part, node);
     if (id == UINT64_MAX || (c->n_values && id <= c->values[c->n_values - 1].id))
         return gn__run_fail(r, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
     if (!GN__GROW(c, values, 1)) return gn__run_fail(r, node, GN_OUT_OF_MEMORY, "no memory to keep a value");
-    char *mem = gn__cpu_alloc(c, gn__type_bytes(&t), false, r->fault);
+    char *mem = r->kept[out] ? r->kept[out] : gn__cpu_alloc(c, gn__type_bytes(&t), false, r->fault);
     if (!mem) return r->fault->result;
     gn_view to = gn__view_dense(&t, mem);
-    gn__move_view(&c->pool, &to, from);
+    if (!r->kept[out]) gn__move_view(&c->pool, &to, from);
+    r->kept[out] = NULL;
     c->values[c->n_values++] = (gn__cpu_value){ id, t, mem };
     return GN_OK;
 }
@@ -27812,7 +27886,7 @@ static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
             gn_view to = gn__view_dense(&t, outs[i].host);
             gn__move_view(&r->cpu->pool, &to, &from);
         }
-        if (outs[i].keep) e = gn__run_keep(r, node, outs[i].keep, &from);
+        if (outs[i].keep) e = gn__run_keep(r, i, outs[i].keep, &from);
     }
     if (e != GN_OK) gn__cpu_values_cut(r->cpu, kept);
     return e;
@@ -27847,10 +27921,13 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     gn_fault local;
     gn__run r = { .cpu = c, .plan = p, .args = args, .fault = f ? f : &local };
     *out_ticket = 0;
-    gn__held *memory = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *memory + sizeof *r.copies));
-    r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
+    size_t n_args = p->part->n_args + (size_t)1, n_outs = p->part->n_outs;
+    gn__held *memory =
+        (gn__held *)gn__alloc_zero(n_args * (sizeof *memory + sizeof *r.copies) + n_outs * sizeof *r.kept);
+    r.copies = memory ? (char **)(void *)(memory + n_args) : NULL;
+    r.kept = memory ? r.copies + n_args : NULL;
     gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
-    if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
+    if (e == GN_OK) e = gn__run_place_outs(&r, outs, memory);
     bool traced = gn_traces_kernels();
     for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++)
         e = traced ? gn__run_step_traced(&r, i) : gn__run_step(&r, i);
@@ -27863,6 +27940,8 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     c->stats->kernels_run += p->layout.n_steps;
     c->stats->nodes_fused += p->layout.fused;
     for (uint32_t i = 0; i < r.n_copies; i++) gn_free(r.copies[i]);
+    for (uint32_t i = 0; memory && i < n_outs; i++)
+        gn__cpu_free(c, r.kept[i], gn__part_bytes(p->part, p->part->outs[i]));
     gn_free(memory);
     return e;
 }

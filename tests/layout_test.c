@@ -464,6 +464,36 @@ TEST(products_step_by_step_take_no_new_pages_of_the_system) {
 #endif
 }
 
+/* Values that steps keep and let go lie where the last step's lay, each right and apart from the others. */
+TEST(values_kept_step_by_step_take_no_new_pages_of_the_system) {
+    enum { N = 1 << 20, STEPS = 10, KEPT = 3 };
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    float *out = malloc(N * sizeof *out);
+    REQUIRE(out);
+    memset(out, 0, N * sizeof *out);
+    gn_tensor x = gn_state(g, GN_F32, GN_SHAPE(N), out, "x"), row = gn_arange(g, GN_F32, N, 0, 1);
+    gn_assign(x, row);
+    gn_step(g);
+    struct rusage before, after;
+    for (int i = -3; i < STEPS; i++) {
+        if (i == 0) getrusage(RUSAGE_SELF, &before);
+        gn_tensor y[KEPT] = { gn_add_c(x, i), gn_mul_c(x, 2), gn_add_c(x, i) };
+        CHECK_RESULT(gn_realize(y, KEPT), GN_OK);
+        gn_tensor bad = gn_gather(gn_mul_c(y[0], 3), 0, gn_reshape(gn_scalar(g, GN_I32, N), GN_SHAPE(1)));
+        CHECK_RESULT(gn_realize(&bad, 1), GN_INDEX_OUT_OF_RANGE);
+        gn_tensor z = gn_sub(gn_add(y[0], y[1]), y[2]);
+        CHECK_RESULT(gn_read(z, out, N * sizeof *out), GN_OK);
+        int wrong = 0;
+        for (int k = 0; k < N; k += 257) wrong += out[k] != 2.0f * (float)k;
+        CHECK(wrong == 0);
+        gn_step(g);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    CHECK(after.ru_minflt - before.ru_minflt < 64 * STEPS);
+    gn_close(g);
+    free(out);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(every_result_lies_in_the_first_hole_that_holds_it),
@@ -474,6 +504,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(results_that_are_more_than_can_be_addressed_are_a_limit),
         TEST_ENTRY(tensors_of_more_bytes_than_a_host_has_addresses_are_refused),
         TEST_ENTRY(products_step_by_step_take_no_new_pages_of_the_system),
+        TEST_ENTRY(values_kept_step_by_step_take_no_new_pages_of_the_system),
         TEST_ENTRY(sizes_saturate),
     };
     test_begin(argc, argv);
