@@ -10200,6 +10200,8 @@ typedef struct gn__kernels {
         GN__DOT_ROWS(T, W, 4, WIDE, ONE)                                                                           \
         GN__DOT_ROWS(T, W, 1, WIDE, ONE)                                                                           \
     }
+#define GN__PICK_float int32_t
+#define GN__PICK_double int64_t
 /* The pieces side by side: as many chains of additions. */
 #define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)                                                \
     attribute static double gn__sum_##name(const void *from) {                                               \
@@ -10207,23 +10209,30 @@ typedef struct gn__kernels {
         typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));           \
         GN__NARROW(W, B)                                                                                     \
         const B *x = (const B *)from;                                                                        \
+        typedef GN__PASTE(GN__PICK_, T) pick __attribute__((vector_size(4 * sizeof(T)), unused));            \
         vec acc[GN__JOINED][GN__LANES / W];                                                                  \
-        double y[GN__JOINED];                                                                                \
+        quad h[GN__JOINED];                                                                                  \
         T s[GN__LANES];                                                                                      \
         GN__UNROLL for (int p = 0; p < GN__JOINED; p++) {                                                    \
             GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[p][v] = (vec){ 0 };                       \
         }                                                                                                    \
-        for (int l = 0; l < PIECE; l += GN__LANES, x += GN__LANES) {                                         \
+        const char *next = (const char *)(x + GN__JOINED * PIECE);                                           \
+        const int lines = GN__JOINED * GN__LANES * (int)sizeof(B) / 64;                                      \
+        for (int l = 0; l < PIECE; l += GN__LANES, x += GN__LANES, next += 64 * lines) {                     \
+            GN__UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(next + 64 * i);                    \
             GN__UNROLL for (int p = 0; p < GN__JOINED; p++) {                                                \
                 GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[p][v] += WIDE(x + p * PIECE + v * W); \
             }                                                                                                \
         }                                                                                                    \
         GN__UNROLL for (int p = 0; p < GN__JOINED; p++) {                                                    \
             memcpy(s, acc[p], sizeof s);                                                                     \
-            quad h = *(const quad *)s + *(const quad *)(s + 4); /* as GN__LANES_SUM adds */                  \
-            y[p] = (double)((h[0] + h[2]) + (h[1] + h[3]));                                                  \
+            h[p] = *(const quad *)s + *(const quad *)(s + 4);                                                \
         }                                                                                                    \
-        return (y[0] + y[1]) + (y[2] + y[3]);                                                                \
+        /* as GN__LANES_SUM adds, all pieces at once: 0 + 2 of two of them and 1 + 3, then both */           \
+        quad a = GN__SHUFFLE(pick, h[0], h[1], 0, 4, 1, 5) + GN__SHUFFLE(pick, h[0], h[1], 2, 6, 3, 7);      \
+        quad b = GN__SHUFFLE(pick, h[2], h[3], 0, 4, 1, 5) + GN__SHUFFLE(pick, h[2], h[3], 2, 6, 3, 7);      \
+        quad y = GN__SHUFFLE(pick, a, b, 0, 1, 4, 5) + GN__SHUFFLE(pick, a, b, 2, 3, 6, 7);                  \
+        return ((double)y[0] + (double)y[1]) + ((double)y[2] + (double)y[3]);                                \
     }
 /* Four rows of a running sum at a time. */
 #define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                          \
@@ -27674,8 +27683,76 @@ static int64_t gn__loop_bytes(const gn__loop *j) {
     return bytes;
 }
 
+/* Values of 16 bits, elements from which on computing all of them once and looking each element's up is quicker, and
+   the work an element from which on it is. */
+enum { GN__TABLE = 1 << 16, GN__TABLE_LEAST = 1 << 19, GN__TABLE_FLOPS = 8 };
+
+/* The one tensor of 16-bit floats that a loop of that much work makes floats of 16 bits from; NULL: it is no such. */
+static const gn_load *gn__loop_tabled(const gn__loop *j) {
+    const gn_layout *l = &j->run->plan->layout;
+    const gn_load *from = NULL;
+    int64_t work = 0;
+    if (j->narrow || (j->out.dtype != GN_F16 && j->out.dtype != GN_BF16) || gn__view_count(&j->out) < GN__TABLE_LEAST)
+        return NULL;
+    for (uint32_t i = 0; i < j->step->n_instrs; i++) {
+        const gn_instr *in = &l->instrs[j->step->instr + i];
+        if (!gn__is_float((gn_dtype)in->in_dtype)) return NULL;
+        work += (int64_t)gn__ops[in->op].flops;
+    }
+    for (uint32_t i = 0; i < j->step->n_loads; i++) {
+        const gn_load *load = &l->loads[j->step->load + i];
+        if (load->constant) continue;
+        if (from) return NULL;
+        from = load;
+    }
+    bool fits = from && work >= GN__TABLE_FLOPS && (from->dtype == GN_F16 || from->dtype == GN_BF16) &&
+                gn__view_is_dense(&from->view) && gn__view_count(&from->view) == gn__view_count(&j->out);
+    return fits ? from : NULL;
+}
+
+typedef struct gn__look {
+    const uint16_t *table, *from;
+    uint16_t *to;
+} gn__look;
+
+static void gn__look_range(void *arg, int64_t begin, int64_t end) {
+    const gn__look *k = (const gn__look *)arg;
+    int64_t i = begin;
+    for (; i + 4 <= end; i += 4) {
+        uint16_t a = k->table[k->from[i]], b = k->table[k->from[i + 1]], c = k->table[k->from[i + 2]],
+                 d = k->table[k->from[i + 3]];
+        k->to[i] = a;
+        k->to[i + 1] = b;
+        k->to[i + 2] = c;
+        k->to[i + 3] = d;
+    }
+    for (; i < end; i++) k->to[i] = k->table[k->from[i]];
+}
+
+/* Runs the loop on all values that 16 bits can have, and looks the result of each element up: the same bits. False:
+   it is no loop for that, or there is no memory. */
+static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
+    const gn_load *load = gn__loop_tabled(j);
+    uint16_t *all = load ? (uint16_t *)gn_alloc(2 * GN__TABLE * sizeof *all) : NULL, *table = all + GN__TABLE;
+    if (!all) return false;
+    gn__loop values = *j;
+    char **base = &r->plan->base[load->base], *mem = *base;
+    gn__look k = { table, (const uint16_t *)(const void *)(mem + load->view.offset), (uint16_t *)(void *)j->out.p };
+    for (int32_t i = 0; i < GN__TABLE; i++) all[i] = (uint16_t)i;
+    values.out.p = (char *)table;
+    values.streams = values.fetches = false;
+    *base = (char *)((uintptr_t)all - (uintptr_t)load->view.offset);
+    gn__loop_range(&values, 0, GN__TABLE / j->tile);
+    *base = mem;
+    bool made = values.failed == GN_OK && !gn__pool_stops(&r->cpu->pool);
+    if (made) gn__pool_for(&r->cpu->pool, gn__view_count(&j->out), GN__TABLE, gn__look_range, &k);
+    gn_free(all);
+    return made;
+}
+
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = gn__loop_of(r, step);
+    if (gn__run_tabled(r, &j)) return GN_OK;
     int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
                 gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;

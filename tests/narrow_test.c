@@ -472,6 +472,46 @@ TEST(products_of_bytes_with_few_vectors_wrap) {
     gn_close(g);
 }
 
+static gn_tensor long_function(gn_tensor x, int which) {
+    gn_dtype other = which & 1 ? GN_F16 : GN_BF16;
+    switch (which) {
+    case 0: return gn_gelu(x);
+    case 1: return gn_exp(x);
+    case 2: return gn_sin(x);
+    case 3: return gn_silu(x);
+    case 4: return gn_add_c(gn_mul_c(gn_tanh(x), 3), 0.5);
+    case 5: return gn_cast(gn_log(x), other);
+    case 6: return gn_cast(gn_erf(gn_cast(x, GN_F32)), other);
+    case 7: return gn_div(gn_exp(x), gn_add_c(gn_exp(gn_neg(x)), 1));
+    case 8: return gn_where(gn_gt(x, gn_like(x, 0)), gn_pow_c(x, 0.3), gn_expm1(x));
+    default: return gn_cast(gn_cos(gn_cast(x, GN_F64)), other);
+    }
+}
+
+/* Long functions of many elements are looked up in a table of all values: the bits are those of few elements. */
+TEST(functions_of_all_16_bit_floats_are_the_same_of_many_and_few) {
+    enum { VALUES = 1 << 16, ROWS = 9, COUNT = 10 };
+    static uint16_t all[ROWS][VALUES], many[ROWS][VALUES], few[VALUES];
+    for (int i = 0; i < VALUES; i++)
+        for (int r = 0; r < ROWS; r++) all[r][i] = (uint16_t)(i * (2 * r + 1) + r);
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        gn_ctx *ctx = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
+        for (int f = 0; f < 2 * COUNT; f++) {
+            gn_dtype d = f < COUNT ? GN_F16 : GN_BF16;
+            gn_tensor x = gn_data(ctx, d, GN_SHAPE(ROWS, VALUES), all);
+            gn_tensor one = gn_data(ctx, d, GN_SHAPE(VALUES), all[0]);
+            CHECK_RESULT(gn_read(long_function(x, f % COUNT), many, sizeof many), GN_OK);
+            CHECK_RESULT(gn_read(long_function(one, f % COUNT), few, sizeof few), GN_OK);
+            int wrong = 0;
+            for (int r = 0; r < ROWS; r++)
+                for (int i = 0; i < VALUES; i++) wrong += many[r][i] != few[all[r][i]];
+            if (!CHECK(wrong == 0)) printf("function %d of %s: %d differ\n", f % COUNT, gn_dtype_name(d), wrong);
+            gn_step(ctx);
+        }
+        gn_close(ctx);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(narrow_integers_are_exact_at_all_lengths),
@@ -486,6 +526,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(slopes_and_truths_are_as_written_out),
         TEST_ENTRY(floats_to_long_integers_saturate),
         TEST_ENTRY(products_of_bytes_with_few_vectors_wrap),
+        TEST_ENTRY(functions_of_all_16_bit_floats_are_the_same_of_many_and_few),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
