@@ -6149,11 +6149,28 @@ GN__DEFINE_BACK(16)
 GN__DEFINE_BACK(32)
 GN__DEFINE_BACK(64)
 #if GN__VECTORS
+#if GN__X86
+/* n bytes backwards from `from` on, 32 at a time; how many were. */
+GN__TARGET_LOADS static int64_t gn__back_wide(char *to, const char *from, int64_t n) {
+    typedef char bytes __attribute__((vector_size(32), aligned(1), may_alias));
+    typedef int64_t longs __attribute__((vector_size(32)));
+    const longs turned = { 0x08090a0b0c0d0e0f, 0x0001020304050607, 0x08090a0b0c0d0e0f, 0x0001020304050607 };
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        longs v = (longs)__builtin_ia32_pshufb256(*(const bytes *)(const void *)(from - i - 31), (bytes)turned);
+        *(bytes *)(void *)(to + i) = (bytes)GN__SHUFFLE(longs, v, v, 2, 3, 0, 1);
+    }
+    return i;
+}
+#endif
 static void gn__plane_back_8(const gn__plane *p) { /* not every host turns the bytes of a vector around */
     for (int64_t r = 0; r < p->rows; r++) {
         char *to = p->to + r * p->to_row;
         const char *from = p->from + r * p->from_row;
         int64_t i = 0;
+#if GN__X86
+        if (gn__wide_loads() > 1) i = gn__back_wide(to, from, p->n);
+#endif
         for (; i + 8 <= p->n; i += 8) {
             uint64_t v;
             memcpy(&v, from - i - 7, sizeof v);
@@ -9159,6 +9176,10 @@ GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_fma(gn__float8 a, gn__float8 b, 
     Y(RELU, gn__half_max(GN__HALF_ALL(0), a))                 \
     X(SQUARE, gn__half_mul(a, a))                             \
     X(SQRT, gn__half_root(a))                                 \
+    Y(FLOOR, __builtin_ia32_roundps256(a, 9))                 \
+    Y(CEIL, __builtin_ia32_roundps256(a, 10))                 \
+    Y(ROUND, __builtin_ia32_roundps256(a, 8))                 \
+    Y(TRUNC, __builtin_ia32_roundps256(a, 11))                \
     X(RSQRT, gn__half_div(GN__HALF_ALL(1), gn__half_root(a))) \
     X(RECIPROCAL, gn__half_div(GN__HALF_ALL(1), a))
 #define GN__HALF_TILE_F16(NAME, body)                                                                            \
@@ -11958,25 +11979,6 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;
 }
-static void gn__over_f64(double *y, double by, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] /= by;
-}
-static double gn__top_f64(const double *x, int64_t n) {
-    double top[GN__LANES], most = -INFINITY;
-    int64_t nan = 0, i = 0;
-    for (int l = 0; l < GN__LANES; l++) top[l] = most;
-    for (; i + GN__LANES <= n; i += GN__LANES)
-        for (int l = 0; l < GN__LANES; l++) {
-            top[l] = x[i + l] > top[l] ? x[i + l] : top[l];
-            nan |= x[i + l] != x[i + l];
-        }
-    for (; i < n; i++) {
-        most = x[i] > most ? x[i] : most;
-        nan |= x[i] != x[i];
-    }
-    for (int l = 0; l < GN__LANES; l++) most = top[l] > most ? top[l] : most;
-    return nan ? (double)NAN : most;
-}
 /* y = (x - sub) mul; then y gain and y + bias, where they are given */
 static void gn__affine_f64(double *y, const double *x, double sub, double mul, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;
@@ -11999,7 +12001,7 @@ enum { GN__SOFTMAX_LOG = 1 }; /* gn__lines kind */
 
 static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, void *room) {
     const double *x = (const double *)(const void *)p;
-    double *y = (double *)(void *)o, e[GN__CHUNK], top = gn__top_f64(x, j->n);
+    double *y = (double *)(void *)o, e[GN__CHUNK], top = gn__kernels_of(j->c->pool)->top64(x, j->n, 1);
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
     (void)room;
@@ -12012,7 +12014,7 @@ static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, voi
     }
     double sum = gn__tree_sum(&sums);
     if (j->kind != GN__SOFTMAX_LOG) {
-        gn__over_f64(y, sum, j->n);
+        gn__affine_f64(y, y, 0, 1 / sum, j->n);
         return;
     }
     gn__minus_f64(y, x, top, j->n);
@@ -12056,7 +12058,7 @@ enum { GN__SOFTMAX_ROOM = 1 << 16 }; /* elements of a block of columns */
 #endif
 /* Lines side by side: m columns of n rows, to the bits that gn__softmax_line_S gives. y holds n m elements and, for a
    logarithm, e as many; else both are one. */
-#define GN__DEFINE_SOFTMAX_COLUMNS(S, T, PIECE, ONES, SCALED, SCALE)                                           \
+#define GN__DEFINE_SOFTMAX_COLUMNS(S, T, PIECE, ONES)                                                          \
     static void gn__tops_##S(T *top, const T *y, int64_t n, int64_t m) {                                       \
         T nan[GN__CHUNK];                                                                                      \
         for (int64_t i = 0; i < m; i++) nan[i] = 0, top[i] = -(T)INFINITY;                                     \
@@ -12084,17 +12086,15 @@ enum { GN__SOFTMAX_ROOM = 1 << 16 }; /* elements of a block of columns */
             gn__trees_add(sums, m, pieces, wide);                                                              \
         }                                                                                                      \
         gn__trees_sum(sums, m, pieces);                                                                        \
-        for (int64_t i = 0; i < m; i++) part[i] = log_of ? (T)log(sums[i]) : (T)(SCALED(sums[i]));             \
+        for (int64_t i = 0; i < m; i++) part[i] = log_of ? (T)log(sums[i]) : (T)(1 / sums[i]);                 \
         for (int64_t r = 0; r < n && log_of; r++)                                                              \
             for (int64_t i = 0; i < m; i++) y[r * m + i] -= part[i];                                           \
         for (int64_t r = 0; r < n && !log_of; r++)                                                             \
-            for (int64_t i = 0; i < m; i++) y[r * m + i] SCALE part[i];                                        \
+            for (int64_t i = 0; i < m; i++) y[r * m + i] *= part[i];                                           \
     }
-#define GN__OVER(v) 1 / (v)
 enum { GN__SOFTMAX_LEVELS = 7 }; /* of GN__SOFTMAX_ROOM / GN__LINES / GN__PIECE64 pieces */
-GN__DEFINE_SOFTMAX_COLUMNS(f32, float, GN__PIECE, gn__ones, GN__OVER, *=)
-GN__DEFINE_SOFTMAX_COLUMNS(f64, double, GN__PIECE64, gn__ones64, , /=)
-#undef GN__OVER
+GN__DEFINE_SOFTMAX_COLUMNS(f32, float, GN__PIECE, gn__ones)
+GN__DEFINE_SOFTMAX_COLUMNS(f64, double, GN__PIECE64, gn__ones64)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -15341,6 +15341,15 @@ static int gn__runs_of(const int64_t *at, int64_t n, uint16_t *ends) {
     return runs;
 }
 
+GN__INLINE void gn__fetch_lines(const char *p, int64_t bytes) {
+#if defined(__GNUC__) || defined(__clang__)
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+#else
+    (void)p;
+    (void)bytes;
+#endif
+}
+
 /* n positions along the dim whose indices were loaded; as runs, where there are some. */
 static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n,
                               const uint16_t *ends, int runs) {
@@ -15362,8 +15371,11 @@ static void gn__indexed_block(const gn__indexed *k, char *table, char *other, co
     if (runs) return;
     int64_t bytes = k->dims[last] * k->element;
     bool dense = !k->land && k->t[last] == k->element && k->o[last] == k->element && bytes < GN__PICK_PIECE;
+    enum { AHEAD = 8 }; /* rows lie anywhere: their first lines are asked for that many before */
     for (int64_t i = 0; i < n && dense; i++, table += k->t[j], other += k->o[j]) {
         char *p = table + at[i] * k->step;
+        const char *next = i + AHEAD < n ? table + AHEAD * k->t[j] + at[i + AHEAD] * k->step : p;
+        gn__fetch_lines(next, GN__MIN(bytes, 256));
         memcpy(k->gathers ? other : p, k->gathers ? p : other, (size_t)bytes);
     }
     for (int64_t i = 0; i < n && !dense; i++, table += k->t[j], other += k->o[j]) {
@@ -15666,7 +15678,7 @@ static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t 
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         if (!narrow) gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
         else if (!lies) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
-        double most = narrow ? (double)k->top(from, m, 1) : gn__top_f64(x, m);
+        double most = narrow ? (double)k->top(from, m, 1) : k->top64(x, m, 1);
         top = gn__m_max_f64(most, top);
     }
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
@@ -18011,7 +18023,7 @@ static int gn__quant_clamp(float v, int low, int high) {
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
 #endif
 /* A block of q8_0 whose elements are all finite; false: they are not. Halves are rounded away from 0. */
-static bool gn__quant_make_q8(const float *x, uint8_t *p) {
+GN__INLINE bool gn__quant_make_q8_any(const float *x, uint8_t *p) {
     int32_t most = 0;
     for (int i = 0; i < 32; i++) {
         int32_t a = (int32_t)(gn__f32_bits(x[i]) & 0x7fffffffu);
@@ -18029,6 +18041,16 @@ static bool gn__quant_make_q8(const float *x, uint8_t *p) {
         p[i + 2] = (uint8_t)(v < -128 ? -128 : v);
     }
     return true;
+}
+static bool gn__quant_make_q8_base(const float *x, uint8_t *p) { return gn__quant_make_q8_any(x, p); }
+#if GN__X86
+GN__TARGET_LOADS static bool gn__quant_make_q8_avx2(const float *x, uint8_t *p) { return gn__quant_make_q8_any(x, p); }
+#endif
+static bool gn__quant_make_q8(const float *x, uint8_t *p) {
+#if GN__X86
+    if (gn__wide_loads() > 1) return gn__quant_make_q8_avx2(x, p);
+#endif
+    return gn__quant_make_q8_base(x, p);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -27687,29 +27709,6 @@ static int64_t gn__loop_bytes(const gn__loop *j) {
    the work an element from which on it is. */
 enum { GN__TABLE = 1 << 16, GN__TABLE_LEAST = 1 << 19, GN__TABLE_FLOPS = 8 };
 
-/* The one tensor of 16-bit floats that a loop of that much work makes floats of 16 bits from; NULL: it is no such. */
-static const gn_load *gn__loop_tabled(const gn__loop *j) {
-    const gn_layout *l = &j->run->plan->layout;
-    const gn_load *from = NULL;
-    int64_t work = 0;
-    if (j->narrow || (j->out.dtype != GN_F16 && j->out.dtype != GN_BF16) || gn__view_count(&j->out) < GN__TABLE_LEAST)
-        return NULL;
-    for (uint32_t i = 0; i < j->step->n_instrs; i++) {
-        const gn_instr *in = &l->instrs[j->step->instr + i];
-        if (!gn__is_float((gn_dtype)in->in_dtype)) return NULL;
-        work += (int64_t)gn__ops[in->op].flops;
-    }
-    for (uint32_t i = 0; i < j->step->n_loads; i++) {
-        const gn_load *load = &l->loads[j->step->load + i];
-        if (load->constant) continue;
-        if (from) return NULL;
-        from = load;
-    }
-    bool fits = from && work >= GN__TABLE_FLOPS && (from->dtype == GN_F16 || from->dtype == GN_BF16) &&
-                gn__view_is_dense(&from->view) && gn__view_count(&from->view) == gn__view_count(&j->out);
-    return fits ? from : NULL;
-}
-
 typedef struct gn__look {
     const uint16_t *table, *from;
     uint16_t *to;
@@ -27727,6 +27726,29 @@ static void gn__look_range(void *arg, int64_t begin, int64_t end) {
         k->to[i + 3] = d;
     }
     for (; i < end; i++) k->to[i] = k->table[k->from[i]];
+}
+
+GN__COLD_BEGIN
+/* The one tensor of 16-bit floats that a loop of that much work makes floats of 16 bits from; NULL: it is no such. */
+static const gn_load *gn__loop_tabled(const gn__loop *j) {
+    const gn_layout *l = &j->run->plan->layout;
+    const gn_load *from = NULL;
+    int64_t work = 0;
+    if (j->narrow || (j->out.dtype != GN_F16 && j->out.dtype != GN_BF16)) return NULL;
+    for (uint32_t i = 0; i < j->step->n_instrs; i++) {
+        const gn_instr *in = &l->instrs[j->step->instr + i];
+        if (!gn__is_float((gn_dtype)in->in_dtype)) return NULL;
+        work += (int64_t)gn__ops[in->op].flops;
+    }
+    for (uint32_t i = 0; i < j->step->n_loads; i++) {
+        const gn_load *load = &l->loads[j->step->load + i];
+        if (load->constant) continue;
+        if (from) return NULL;
+        from = load;
+    }
+    bool fits = from && work >= GN__TABLE_FLOPS && (from->dtype == GN_F16 || from->dtype == GN_BF16) &&
+                gn__view_is_dense(&from->view) && gn__view_count(&from->view) == gn__view_count(&j->out);
+    return fits ? from : NULL;
 }
 
 /* Runs the loop on all values that 16 bits can have, and looks the result of each element up: the same bits. False:
@@ -27749,10 +27771,11 @@ static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
     gn_free(all);
     return made;
 }
+GN__COLD_END
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = gn__loop_of(r, step);
-    if (gn__run_tabled(r, &j)) return GN_OK;
+    if (gn__view_count(&j.out) >= GN__TABLE_LEAST && gn__run_tabled(r, &j)) return GN_OK;
     int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
                 gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
