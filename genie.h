@@ -11520,6 +11520,22 @@ static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; t++) gn__reduce_task(j, t);
 }
 
+/* The sum of elements [at, at + n), a block, which a source makes a few pieces at a time. */
+static double gn__reduce_fed(const gn__reduce_job *j, char *room, int64_t at, int64_t n) {
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    bool f32 = j->c->in[0].dtype == GN_F32;
+    int64_t most = GN__REDUCE_NEAR / (f32 ? 4 : 8);
+    gn__tree t;
+    t.n = 0, t.depth = 0;
+    for (int64_t i = 0, m; i < n && !gn__pool_stops(j->c->pool); i += m) {
+        m = GN__MIN(n - i, most);
+        j->c->source->make(j->c->source->arg, room, at + i, m);
+        if (f32) gn__pieces_f32(k, &t, (const float *)(const void *)room, m);
+        else gn__pieces_f64(k, &t, (const double *)(const void *)room, m);
+    }
+    return gn__tree_sum(&t);
+}
+
 /* The same where a source makes the elements: those of one block, or of the rows that are as many, at a time, in memory
    that stays in a cache. */
 static void gn__reduce_stream(void *arg, int64_t begin, int64_t end) {
@@ -11530,6 +11546,7 @@ static void gn__reduce_stream(void *arg, int64_t begin, int64_t end) {
     int64_t bytes = (int64_t)gn__bytes_of(in.dtype), near = j->blocks > 1 ? GN__REDUCE_BLOCK : GN__REDUCE_NEAR / bytes,
             most = GN__MIN(j->n * (end - begin), near);
     int64_t rows = j->blocks > 1 ? 1 : GN__MAX(most / j->n, 1);
+    bool fed = j->blocks > 1 && j->floats && (in.dtype == GN_F32 || in.dtype == GN_F64);
     char *room = (char *)gn__alloc_many((uint64_t)GN__MAX(most, GN__MIN(j->n, (int64_t)GN__REDUCE_BLOCK)) + 64, 1,
                                         (size_t)bytes);
     if (!room) {
@@ -11542,6 +11559,10 @@ static void gn__reduce_stream(void *arg, int64_t begin, int64_t end) {
         some = GN__MIN(rows, end - t);
         int64_t from = t % j->blocks * GN__REDUCE_BLOCK, at = t / j->blocks * j->n + from,
                 n = j->blocks > 1 ? GN__MIN((int64_t)GN__REDUCE_BLOCK, j->n - from) : some * j->n;
+        if (fed) {
+            j->partials[t] = (gn__partial){ gn__reduce_fed(j, room, at, n), { 1, 0 }, 0, { 0, 0, 0, false } };
+            continue;
+        }
         j->c->source->make(j->c->source->arg, room, at, n);
         in.p = (char *)((uintptr_t)room - (uintptr_t)(at * bytes));
         gn__reduce_range(&own, t, t + some);
@@ -12110,6 +12131,16 @@ static int64_t gn__softmax_abreast(const gn__lines *x) {
     return GN__MAX(most / GN__LINES * GN__LINES, (int64_t)GN__LINES);
 }
 
+enum { GN__ROWS_AHEAD = 8 }; /* lines of rows that lie apart are asked for that many rows before */
+GN__INLINE void gn__fetch_lines(const char *p, int64_t bytes) {
+#if defined(__GNUC__) || defined(__clang__)
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+#else
+    (void)p;
+    (void)bytes;
+#endif
+}
+
 static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
     gn__lines *x = (gn__lines *)arg;
     int last = x->in.rank - 1;
@@ -12128,14 +12159,18 @@ static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
         char *o = x->out.p + (gn__view_offset(&x->out, last - 1, t / wide) + col) * bytes;
         float *y = (float *)(void *)room;
         double *f = (double *)(void *)room;
-        for (int64_t r = 0; r < x->n; r++)
+        for (int64_t r = 0; r < x->n; r++) {
+            gn__fetch_lines(p + GN__MIN(r + GN__ROWS_AHEAD, x->n - 1) * is, m * bytes);
             if (narrow) gn__load_f32(y + r * m, x->in.dtype, p + r * is, 1, m);
             else memcpy(f + r * m, p + r * is, (size_t)m * sizeof *f);
+        }
         if (narrow) gn__softmax_columns_f32(x->c->pool, y, log_of ? y + x->n * m : y, x->n, m, log_of);
         else gn__softmax_columns_f64(x->c->pool, f, log_of ? f + x->n * m : f, x->n, m, log_of);
-        for (int64_t r = 0; r < x->n; r++)
+        for (int64_t r = 0; r < x->n; r++) {
+            gn__fetch_lines(o + GN__MIN(r + GN__ROWS_AHEAD, x->n - 1) * os, m * bytes);
             if (narrow) gn__store_f32(y + r * m, x->out.dtype, o + r * os, 1, m);
             else memcpy(o + r * os, f + r * m, (size_t)m * sizeof *f);
+        }
     }
     gn_free(room);
 }
@@ -15341,15 +15376,6 @@ static int gn__runs_of(const int64_t *at, int64_t n, uint16_t *ends) {
     return runs;
 }
 
-GN__INLINE void gn__fetch_lines(const char *p, int64_t bytes) {
-#if defined(__GNUC__) || defined(__clang__)
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
-#else
-    (void)p;
-    (void)bytes;
-#endif
-}
-
 /* n positions along the dim whose indices were loaded; as runs, where there are some. */
 static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n,
                               const uint16_t *ends, int runs) {
@@ -15371,10 +15397,10 @@ static void gn__indexed_block(const gn__indexed *k, char *table, char *other, co
     if (runs) return;
     int64_t bytes = k->dims[last] * k->element;
     bool dense = !k->land && k->t[last] == k->element && k->o[last] == k->element && bytes < GN__PICK_PIECE;
-    enum { AHEAD = 8 }; /* rows lie anywhere: their first lines are asked for that many before */
     for (int64_t i = 0; i < n && dense; i++, table += k->t[j], other += k->o[j]) {
         char *p = table + at[i] * k->step;
-        const char *next = i + AHEAD < n ? table + AHEAD * k->t[j] + at[i + AHEAD] * k->step : p;
+        const char *next =
+            i + GN__ROWS_AHEAD < n ? table + GN__ROWS_AHEAD * k->t[j] + at[i + GN__ROWS_AHEAD] * k->step : p;
         gn__fetch_lines(next, GN__MIN(bytes, 256));
         memcpy(k->gathers ? other : p, k->gathers ? p : other, (size_t)bytes);
     }
@@ -26679,12 +26705,13 @@ typedef struct gn__cpu_value {
     char *mem;
 } gn__cpu_value;
 
-/* Memory that was freed and is kept for the next of that size: new pages of the system cost ten times what it takes to
-   fill them. The number of blocks, and bytes of one and of all. */
-enum { GN__SPARES = 16, GN__SPARE_LEAST = 64 << 10, GN__SPARE_MOST = 64 << 20 };
+/* Memory that was freed and is kept for the next of that size, for two steps: new pages of the system cost ten times
+   what it takes to fill them. The number of blocks, and bytes of one and of all. */
+enum { GN__SPARES = 16, GN__SPARE_LEAST = 64 << 10, GN__SPARE_MOST = 512 << 20 };
 typedef struct gn__spare {
     char *mem;
     size_t bytes;
+    uint64_t step; /* at whose end it was freed */
 } gn__spare;
 
 typedef struct gn__cpu {
@@ -26694,6 +26721,7 @@ typedef struct gn__cpu {
     size_t block_bytes;
     gn__spare spares[GN__SPARES]; /* the oldest first */
     size_t n_spares, spare_bytes;
+    uint64_t steps;
     GN__ARRAY(gn__cpu_slot, slots);
     GN__ARRAY(gn__cpu_value, values); /* ids rising */
 } gn__cpu;
@@ -26765,7 +26793,7 @@ static void gn__cpu_free(gn__cpu *c, char *p, size_t bytes) {
         return;
     }
     while (c->n_spares == GN__SPARES || c->spare_bytes > GN__SPARE_MOST - bytes) gn__cpu_return(gn__cpu_take(c, 0));
-    c->spares[c->n_spares++] = (gn__spare){ p, bytes };
+    c->spares[c->n_spares++] = (gn__spare){ p, bytes, c->steps };
     c->spare_bytes += bytes;
 }
 
@@ -26778,6 +26806,8 @@ static void gn__cpu_slot_free(gn__cpu *c, gn__cpu_slot *s) {
 static void gn__cpu_values_release(void *self, uint64_t below) {
     gn__cpu *c = (gn__cpu *)self;
     size_t n = 0;
+    c->steps++;
+    while (c->n_spares && c->spares[0].step + 2 < c->steps) gn__cpu_return(gn__cpu_take(c, 0));
     while (n < c->n_values && c->values[n].id < below) {
         gn__cpu_free(c, c->values[n].mem, gn__type_bytes(&c->values[n].type));
         n++;
