@@ -648,7 +648,8 @@ GN_API gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, cons
    Returns the first error of those runs that has not been returned yet, or GN_CANCELLED if these reads did not happen
    because of one that has. */
 GN_API gn_result gn_wait(gn_ctx *g, uint64_t ticket);
-/* Computes and keeps the values on the device until gn_step; does not wait for a server. */
+/* Computes and keeps the values on the device until gn_step; does not wait for a server. On this CPU the memory of
+   values let go is kept for two more steps, up to 512 MiB of it. */
 GN_API gn_result gn_realize(const gn_tensor *t, int n);
 
 /* ---- recorded steps --------------------------------------------------------------------------------
@@ -27785,8 +27786,9 @@ static const gn_load *gn__loop_tabled(const gn__loop *j) {
    it is no loop for that, or there is no memory. */
 static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
     const gn_load *load = gn__loop_tabled(j);
-    uint16_t *all = load ? (uint16_t *)gn_alloc(2 * GN__TABLE * sizeof *all) : NULL, *table = all + GN__TABLE;
+    uint16_t *all = load ? (uint16_t *)gn_alloc(2 * GN__TABLE * sizeof *all) : NULL;
     if (!all) return false;
+    uint16_t *table = all + GN__TABLE;
     gn__loop values = *j;
     char **base = &r->plan->base[load->base], *mem = *base;
     gn__look k = { table, (const uint16_t *)(const void *)(mem + load->view.offset), (uint16_t *)(void *)j->out.p };
