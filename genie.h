@@ -11544,12 +11544,11 @@ static void gn__reduce_stream(void *arg, int64_t begin, int64_t end) {
     gn__reduce_job own = *j;
     gn__call call = *j->c;
     gn_view in = j->c->in[0];
-    int64_t bytes = (int64_t)gn__bytes_of(in.dtype), near = j->blocks > 1 ? GN__REDUCE_BLOCK : GN__REDUCE_NEAR / bytes,
-            most = GN__MIN(j->n * (end - begin), near);
-    int64_t rows = j->blocks > 1 ? 1 : GN__MAX(most / j->n, 1);
     bool fed = j->blocks > 1 && j->floats && (in.dtype == GN_F32 || in.dtype == GN_F64);
-    char *room = (char *)gn__alloc_many((uint64_t)GN__MAX(most, GN__MIN(j->n, (int64_t)GN__REDUCE_BLOCK)) + 64, 1,
-                                        (size_t)bytes);
+    int64_t bytes = (int64_t)gn__bytes_of(in.dtype), near = GN__REDUCE_NEAR / bytes,
+            rows = j->blocks > 1 ? 1 : GN__MAX(GN__MIN(j->n * (end - begin), near) / j->n, 1),
+            most = fed ? near : GN__MIN(rows * j->n, (int64_t)GN__REDUCE_BLOCK);
+    char *room = (char *)gn__alloc_many((uint64_t)most + 64, 1, (size_t)bytes);
     if (!room) {
         gn__atomic_store(j->failed, 1);
         return;
@@ -18069,7 +18068,6 @@ GN__INLINE bool gn__quant_make_q8_any(const float *x, uint8_t *p) {
     }
     return true;
 }
-static bool gn__quant_make_q8_base(const float *x, uint8_t *p) { return gn__quant_make_q8_any(x, p); }
 #if GN__X86
 GN__TARGET_LOADS static bool gn__quant_make_q8_avx2(const float *x, uint8_t *p) { return gn__quant_make_q8_any(x, p); }
 #endif
@@ -18077,7 +18075,7 @@ static bool gn__quant_make_q8(const float *x, uint8_t *p) {
 #if GN__X86
     if (gn__wide_loads() > 1) return gn__quant_make_q8_avx2(x, p);
 #endif
-    return gn__quant_make_q8_base(x, p);
+    return gn__quant_make_q8_any(x, p);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -27782,8 +27780,9 @@ static const gn_load *gn__loop_tabled(const gn__loop *j) {
     return fits ? from : NULL;
 }
 
-/* Runs the loop on all values that 16 bits can have, and looks the result of each element up: the same bits. False:
-   it is no loop for that, or there is no memory. */
+/* Runs the loop on all values that 16 bits can have, and looks the result of each element up: the same bits. The table
+   is made anew in each run, an eighth of the work at most, and so nobody has to hold it. False: it is no loop for that,
+   or there is no memory. */
 static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
     const gn_load *load = gn__loop_tabled(j);
     uint16_t *all = load ? (uint16_t *)gn_alloc(2 * GN__TABLE * sizeof *all) : NULL;
@@ -33301,8 +33300,10 @@ static gn_result gn__remote_probe(gn__remote *r, gn_fault *f) {
     enum { SMALL = 3 };
     double least = 1e9, spent = 0;
     gn_result e = GN_OK;
-    r->link_up = r->link_down = (gn_cluster_link){ 100e-6, 1.25e9 };
-    if (gn__env_forbids("GENIE_MEASURE")) return GN_OK;
+    if (gn__env_forbids("GENIE_MEASURE")) {
+        r->link_up = r->link_down = (gn_cluster_link){ 100e-6, 1.25e9 };
+        return GN_OK;
+    }
     void *weights = gn__alloc_zero(GN__WIRE_ASK * sizeof *r->weights);
     if (!weights) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to measure a link");
     gn__remote_weight *own = r->weights;

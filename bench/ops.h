@@ -5,11 +5,10 @@
  *   TORCH_BENCH=python3 ./build/bench/bench_core --only 'ops_*_f32_4M'
  *
  * A run builds the op on states, has its results computed and ends the step, which lets them go: all that a program
- * waits for. The
- * ceiling is the time that this process needs to read and write the same number of bytes, or for the operations the
- * time of as many multiplications and additions of the dtype in registers, whichever is longer. What is measured takes
- * turns in short rounds; of each the lower quartile counts. With one thread all of it is processor time, so that other
- * programs on the machine disturb little. */
+ * waits for. The ceiling is the time that this process needs to read and write the same number of bytes, or for the
+ * operations the time of as many multiplications and additions of the dtype in registers, whichever is longer. What is
+ * measured takes turns in short rounds; of each the lower quartile counts. With one thread all of it is processor time,
+ * of one core, so that other programs on the machine disturb little. */
 #ifndef GN_OPS_H
 #define GN_OPS_H
 

@@ -464,9 +464,10 @@ TEST(products_step_by_step_take_no_new_pages_of_the_system) {
 #endif
 }
 
-/* Values that steps keep and let go lie where the last step's lay, each right and apart from the others. */
+/* Values that steps keep and let go lie where the last step's lay, each right and apart from the others. Over 32 MiB
+   glibc's allocator takes new pages each time. */
 TEST(values_kept_step_by_step_take_no_new_pages_of_the_system) {
-    enum { N = 1 << 20, STEPS = 10, KEPT = 3 };
+    enum { N = 9 << 20, STEPS = 4, KEPT = 3 };
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
     float *out = malloc(N * sizeof *out);
     REQUIRE(out);
@@ -477,14 +478,14 @@ TEST(values_kept_step_by_step_take_no_new_pages_of_the_system) {
     struct rusage before, after;
     for (int i = -3; i < STEPS; i++) {
         if (i == 0) getrusage(RUSAGE_SELF, &before);
-        gn_tensor y[KEPT] = { gn_add_c(x, i), gn_mul_c(x, 2), gn_add_c(x, i) };
+        gn_tensor y[KEPT] = { gn_add_c(x, i), gn_neg(x), gn_add_c(x, i) };
         CHECK_RESULT(gn_realize(y, KEPT), GN_OK);
         gn_tensor bad = gn_gather(gn_mul_c(y[0], 3), 0, gn_reshape(gn_scalar(g, GN_I32, N), GN_SHAPE(1)));
         CHECK_RESULT(gn_realize(&bad, 1), GN_INDEX_OUT_OF_RANGE);
         gn_tensor z = gn_sub(gn_add(y[0], y[1]), y[2]);
         CHECK_RESULT(gn_read(z, out, N * sizeof *out), GN_OK);
         int wrong = 0;
-        for (int k = 0; k < N; k += 257) wrong += out[k] != 2.0f * (float)k;
+        for (int k = 0; k < N; k += 257) wrong += out[k] != -(float)k;
         CHECK(wrong == 0);
         gn_step(g);
     }

@@ -61,10 +61,9 @@ explain_says_what_runs_where() {
 # By costs that are not measured, the same in each run: whatever is minimised, little more than bags and ids crosses.
 no_policy_crowds_the_link() {
     local policy crossed both
-    export GENIE_MEASURE=0
-    start_server "$WORK/c" && start_server "$WORK/d" && both=@$WORK/c/url,@$WORK/d/url || return 1
+    GENIE_MEASURE=0 start_server "$WORK/c" && GENIE_MEASURE=0 start_server "$WORK/d" && both=@$WORK/c/url,@$WORK/d/url || return 1
     for policy in latency throughput bytes; do
-        recommend --connect "$both" --tables 0 --mlp 1 --policy $policy --explain >"$WORK/explained" || return 1
+        GENIE_MEASURE=0 recommend --connect "$both" --tables 0 --mlp 1 --policy $policy --explain >"$WORK/explained" || return 1
         crossed=$(sed -n 's/^predicted: .*, \([0-9.]*\) kB across links$/\1/p' "$WORK/explained") # megabytes are too many
         sed -n 2p "$WORK/explained"
         holds "${crossed:-1000} < 700" || return 1
