@@ -14738,20 +14738,31 @@ static uint64_t hash_of_code(void) {
     return h;
 }
 
-/* ---- which of the texts a program needs: those whose names it or another that it needs has in it. Of an empty kernel
-   with all of them the compiler takes 36 ms of a core, with those of one row 25. ---- */
+/* ---- what of these texts a program needs: they are cut into declarations, and a program gets those whose names its
+   kernels or another that it gets have in them. Of an empty kernel behind all texts the compiler takes 36 ms of a core,
+   behind those of one row 27, alone 19. ---- */
 
-enum { CODE_TEXTS = sizeof prelude / sizeof *prelude - 1, CODE_NAMES = 1 << 11 };
+enum { CODE_PIECES = 2048, CODE_NAMES = 1 << 12, CODE_DEFINED = 4096 };
 
-/* For each name that stands outside of braces its hash and the texts that define it, as bits. */
+/* One declaration, definition or #define; what stands between #if and #endif outside of braces is one piece. */
+typedef struct code_piece {
+    const char *s;
+    size_t n;
+    bool hopper, named;
+} code_piece;
+
+/* For each name that stands outside of braces its hash and the pieces that define it, as a list: `first` and `next` are
+   places in defined[] plus one. */
 static struct {
     pthread_once_t once;
+    code_piece pieces[CODE_PIECES];
     uint64_t names[CODE_NAMES];
-    uint32_t texts[CODE_NAMES], needs[CODE_TEXTS];
-    size_t n;
+    uint16_t first[CODE_NAMES];
+    struct {
+        uint16_t piece, next;
+    } defined[CODE_DEFINED];
+    size_t n_pieces, n_names, n_defined;
 } code_index = { .once = PTHREAD_ONCE_INIT };
-
-_Static_assert(CODE_TEXTS < 32, "a bit for each text");
 
 static bool is_word(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -14767,14 +14778,18 @@ static size_t code_slot(const char *name, size_t n, uint64_t *out_hash) {
     return i;
 }
 
-/* `bit` joins the texts that define it. The texts are this file's own: their names fill a fifth of the table. */
-static void code_add(const char *name, size_t n, uint32_t bit) {
+/* The piece joins those that define the name. The texts are this file's own: a fourth of each table stays free. */
+static void code_add(const char *name, size_t n, size_t piece) {
     uint64_t h;
     size_t i = code_slot(name, n, &h);
-    if (!code_index.names[i] && code_index.n == CODE_NAMES / 2) return; /* then no kernel would compile */
-    code_index.n += !code_index.names[i];
+    if (code_index.n_names > CODE_NAMES / 2 || code_index.n_defined == CODE_DEFINED)
+        return; /* no kernel compiles then */
+    code_index.n_names += !code_index.names[i];
     code_index.names[i] = h;
-    code_index.texts[i] |= bit;
+    code_index.defined[code_index.n_defined].piece = (uint16_t)piece;
+    code_index.defined[code_index.n_defined].next = code_index.first[i];
+    code_index.first[i] = (uint16_t)++code_index.n_defined;
+    code_index.pieces[piece].named = true;
 }
 
 /* The end of a line, or of several that a backslash joins. */
@@ -14783,25 +14798,28 @@ static const char *line_end(const char *s) {
     return s;
 }
 
+/* Past a comment or a line for the preprocessor; s itself where there is none. */
+static const char *code_skip(const char *s) { return *s == '#' || (s[0] == '/' && s[1] == '/') ? line_end(s) : s; }
+
 /* A name is defined where it stands outside of braces and parentheses before one of ( [ = ; { or behind struct or
    #define, and in the braces of an enum. */
-static void code_define(const char *code, uint32_t bit) {
+static void code_define(size_t piece) {
+    const char *s = code_index.pieces[piece].s, *end = s + code_index.pieces[piece].n;
     int depth = 0, inside = 0;
     bool enumerates = false, named = false;
-    for (const char *s = code; *s;) {
+    while (s < end) {
         const char *from = s;
-        if (*s == '#') {
-            bool defines = strncmp(s, "#define ", 8) == 0;
-            for (s += defines ? 8 : 0, from = s; defines && is_word(*s);) s++;
-            if (defines) code_add(from, (size_t)(s - from), bit);
+        if (strncmp(s, "#define ", 8) == 0) {
+            for (s += 8, from = s; is_word(*s);) s++;
+            code_add(from, (size_t)(s - from), piece);
             s = line_end(s);
-        } else if (s[0] == '/' && s[1] == '/') s = line_end(s);
+        } else if (code_skip(s) != s) s = code_skip(s);
         else if (is_word(*s)) {
             while (is_word(*s)) s++;
             size_t n = (size_t)(s - from);
             const char *next = s + strspn(s, " ");
             bool ends = *next && strchr("([=;{", *next);
-            if ((depth == 0 && inside == 0 && (named || ends)) || (depth == 1 && enumerates)) code_add(from, n, bit);
+            if ((depth == 0 && inside == 0 && (named || ends)) || (depth == 1 && enumerates)) code_add(from, n, piece);
             named = n == 6 && memcmp(from, "struct", 6) == 0;
             enumerates = enumerates || (depth == 0 && n == 4 && memcmp(from, "enum", 4) == 0);
         } else {
@@ -14813,32 +14831,70 @@ static void code_define(const char *code, uint32_t bit) {
     }
 }
 
-/* The texts that define what stands in this one. */
-static uint32_t code_needs(const char *code) {
-    uint32_t needs = 0;
-    for (const char *s = code; *s;) {
+/* The end of the piece that begins at s: behind ; or the last } outside of braces, parentheses and conditions, or the
+   line of a #define or #endif there. */
+static const char *code_piece_end(const char *s) {
+    int depth = 0, inside = 0, conditions = 0;
+    while (*s) {
         const char *from = s;
-        uint64_t h;
-        while (is_word(*s)) s++;
-        if (s > from) needs |= code_index.texts[code_slot(from, (size_t)(s - from), &h)];
-        else s++;
+        if (code_skip(s) != s) {
+            s = code_skip(s);
+            conditions += (strncmp(from, "#if", 3) == 0) - (strncmp(from, "#endif", 6) == 0);
+            if (*from != '#') continue;
+        } else {
+            depth += (*s == '{') - (*s == '}');
+            inside += (*s == '(') - (*s == ')');
+            s++;
+            if (*from == '}' && s[strspn(s, " \n")] == ';') continue;
+            if (*from != ';' && *from != '}') continue;
+        }
+        if (depth == 0 && inside == 0 && conditions == 0) break;
     }
-    return needs;
+    return s;
+}
+
+static void code_cut(const char *code, bool for_hopper) {
+    for (const char *s = code + strspn(code, " \n"), *end; *s; s = end + strspn(end, " \n")) {
+        end = code_piece_end(s);
+        if (code_index.n_pieces == CODE_PIECES) return; /* no kernel compiles then */
+        code_index.pieces[code_index.n_pieces++] = (code_piece){ .s = s, .n = (size_t)(end - s), .hopper = for_hopper };
+        code_define(code_index.n_pieces - 1);
+    }
 }
 
 static void code_make_index(void) {
-    for (int i = 0; i < CODE_TEXTS; i++) code_define(prelude[i], 1u << i);
-    for (int i = 0; i < CODE_TEXTS; i++) code_index.needs[i] = code_needs(prelude[i]) | 1u << i;
+    for (const char *const *s = prelude; *s; s++) code_cut(*s, false);
+    for (const char *const *s = hopper; *s; s++) code_cut(*s, true);
 }
 
-/* And what these need. */
-static uint32_t code_closure(uint32_t texts) {
-    for (uint32_t before = 0; before != texts;) {
-        before = texts;
-        for (int i = 0; i < CODE_TEXTS; i++)
-            if (texts >> i & 1) texts |= code_index.needs[i];
+/* What a program gets, by the number of the piece; those that are not looked through yet wait in todo. */
+typedef struct code_needed {
+    bool hopper, taken[CODE_PIECES];
+    uint16_t todo[CODE_PIECES];
+    size_t n;
+} code_needed;
+
+static void code_need(code_needed *c, size_t piece) {
+    if (c->taken[piece] || (code_index.pieces[piece].hopper && !c->hopper)) return;
+    c->taken[piece] = true;
+    c->todo[c->n++] = (uint16_t)piece;
+}
+
+/* The pieces that define what stands in this code. */
+static void code_need_names(code_needed *c, const char *s, size_t n) {
+    for (const char *end = s + n; s < end;) {
+        const char *from = s;
+        uint64_t h;
+        while (s < end && is_word(*s)) s++;
+        if (s == from) {
+            if (s[0] == '/' && s[1] == '/') s = line_end(s);
+            else s++;
+            continue;
+        }
+        for (size_t at = code_index.first[code_slot(from, (size_t)(s - from), &h)]; at;
+             at = code_index.defined[at - 1].next)
+            code_need(c, code_index.defined[at - 1].piece);
     }
-    return texts;
 }
 
 /* ---- the cache on disk: KEY.cubin holds a program, KEY.in names the program of a kernel ---- */
@@ -15215,20 +15271,23 @@ static bool needs_hopper(const kernel *k) {
     return strncmp(k->name, "wgmma_", 6) == 0 || strncmp(k->name, "sgemm_fed", 9) == 0;
 }
 
-/* The texts that its kernels need, and these. */
+/* What its kernels need of the device text, in its order, and these. Pieces without a name belong to all. */
 static void put_program(const program *p, text *t) {
-    uint32_t needs = 1; /* types and conversions */
-    bool all = false;
+    code_needed c = { 0 };
     pthread_once(&code_index.once, code_make_index);
-    for (int i = 0; i < p->n; i++) {
-        needs |= code_needs(p->kernels[i]->source);
-        all = all || needs_hopper(p->kernels[i]);
+    for (int i = 0; i < p->n; i++) c.hopper = c.hopper || needs_hopper(p->kernels[i]);
+    for (size_t i = 0; i < code_index.n_pieces; i++)
+        if (!code_index.pieces[i].named) code_need(&c, i);
+    for (int i = 0; i < p->n; i++) code_need_names(&c, p->kernels[i]->source, strlen(p->kernels[i]->source));
+    while (c.n) {
+        const code_piece *piece = &code_index.pieces[c.todo[--c.n]];
+        code_need_names(&c, piece->s, piece->n);
     }
-    for (const char *const *code = hopper; all && *code; code++) needs |= code_needs(*code);
-    needs = code_closure(needs);
-    for (int i = 0; i < CODE_TEXTS; i++)
-        if (needs >> i & 1) text_add(t, prelude[i], strlen(prelude[i]));
-    for (const char *const *code = hopper; all && *code; code++) text_add(t, *code, strlen(*code));
+    for (size_t i = 0; i < code_index.n_pieces; i++) {
+        if (!c.taken[i]) continue;
+        text_add(t, code_index.pieces[i].s, code_index.pieces[i].n);
+        text_add(t, "\n", 1);
+    }
     for (int i = 0; i < p->n; i++) put(t, "%s", p->kernels[i]->source);
 }
 
