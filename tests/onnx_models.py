@@ -47,13 +47,13 @@ class Graph:
         value = self.weights[name]
         return self.const(value, "weight")
 
-    def model(self, name, value, like):
+    def model(self, name, value, like, version=21):
         left = set(self.weights) - self.used
         assert not left, f"not in the graph: {sorted(left)}"
         self.nodes.append(helper.make_node("Identity", [value], [name]))
         result, tensors = helper.make_tensor_value_info(name, F32, like.shape), [numpy_helper.from_array(v, k) for k, v in self.tensors.items()]
         graph = helper.make_graph(self.nodes, "graph", self.inputs, [result], tensors)
-        return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+        return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", version)])
 
     # ---- layers
 
@@ -363,7 +363,25 @@ def speech(_, run, folder):
     return g.model("scores", y, scores), [{"waves": waves}], {"scores": scores}
 
 
-MODELS = {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
+def scan_of_batches(_, run, folder):
+    """Scan as version 8 has it, of a batch of three sequences, one input backwards: ONNX's node tests have batches of one."""
+    random = np.random.default_rng(5)
+    first, a, b = (random.standard_normal(shape, np.float32) for shape in ((3, 2), (3, 4, 2), (3, 4, 2)))
+    g = Graph({"w": random.standard_normal(2, np.float32)})
+    row = [helper.make_tensor_value_info(name, F32, [2]) for name in ("state", "x", "y", "next", "seen")]
+    body = [helper.make_node("Mul", ["state", "x"], ["p"]), helper.make_node("Add", ["p", "y"], ["next"]), helper.make_node("Neg", ["next"], ["seen"])]
+    inputs = ["", g.op("Mul", g.input("first", F32, first.shape), g.weight("w")), g.input("a", F32, a.shape), g.input("b", F32, b.shape)]
+    last, seen = g.op("Scan", *inputs, n=2, body=helper.make_graph(body, "body", row[:3], row[3:]), num_scan_inputs=2, directions=[0, 1])
+    want, state = np.zeros((3, 4, 2), np.float32), first * g.weights["w"]
+    for t in range(4):
+        state = state * a[:, t] + b[:, 3 - t]
+        want[:, t] = -state
+    all_of = np.concatenate([want, state[:, None]], axis=1)
+    y = g.op("Concat", seen, g.op("Unsqueeze", last, axes=[1]), axis=1)
+    return g.model("y", y, all_of, 8), [{"first": first, "a": a, "b": b}], {"y": all_of}
+
+
+MODELS = {"scan_of_batches": scan_of_batches} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
 TOLERANCE = 2e-5   # sums in another order, exp and erf of another library
 
 
