@@ -509,6 +509,11 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     put_bytes(&w, 9, "12345678", 8);
     m = simple(&n, &w, 13);
     refused(&m, "raw data has another length");
+    static const int64_t huge[] = { INT64_C(1) << 40, INT64_C(1) << 40 };
+    w = tensor("w", 1, huge, 2);
+    put_bytes(&w, 9, "12345678", 8);
+    m = simple(&n, &w, 13);
+    refused(&m, "byte 28: the dimensions' product is too large");
 }
 
 TEST(input_of_another_shape_names_both) {
