@@ -76,7 +76,8 @@
                      patch embedding, embedding bag, interaction, recurrent; prefill, decode, training; text, vision,
                      audio, table. Such blocks are placed and run as units. A program may state its meaning (gn_role,
                      gn_phase, gn_residency, gn_modality), which takes precedence; where that contradicts the structure,
-                     it is counted (meaning_disagreements) and logged once for each plan.
+                     it is counted (meaning_disagreements) and logged once for each plan. gn_desc.unrecognised turns
+                     recognisers off, to see what each saves.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
                      gn_desc.policy: least latency, most throughput or fewest bytes. Weights and states stay where they
                      are. A split is used only if the model expects it to pay, or if no device has the memory for all:
@@ -505,6 +506,8 @@ typedef struct gn_desc {
                              prompt is cut. Slower: one query costs as many kernels of tiles, a prompt is attended row
                              by row. Part of the identity. One device; a server that does not know it is refused
                              (GN_UNSUPPORTED) */
+    uint64_t unrecognised; /* GN_OFF_ROLE and GN_OFF_PHASE bits: with several devices, steps are placed as if these were
+                              not recognised, which shows what recognising them is worth */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed to open answers every call with the
@@ -1922,6 +1925,10 @@ typedef enum gn_residency_kind { GN_RESIDENCIES(GN__X) GN_RESIDENCY__COUNT } gn_
 typedef enum gn_modality_kind { GN_MODALITIES(GN__X) GN_MODALITY__COUNT } gn_modality_kind;
 #undef GN__X
 
+/* What is not to be recognised: bits of gn_desc.unrecognised. */
+#define GN_OFF_ROLE(role) ((uint64_t)1 << (role))
+#define GN_OFF_PHASE(phase) ((uint64_t)1 << (48 + (phase)))
+
 /* Each applies to the nodes, weights and states made from now on until its next call; 0 returns to recognition. A kind
    out of range is GN_BAD_ARGUMENT and changes nothing. */
 GN_API gn_result gn_phase(gn_ctx *g, gn_phase_kind phase);
@@ -2352,11 +2359,8 @@ typedef struct gn_meaning {
     gn_disagreement *disagreements; /* in the order of the nodes; those of modality come last */
 } gn_meaning;
 
-/* Bits of recognisers_off: what is not to be recognised. */
-#define GN_OFF_ROLE(role) ((uint64_t)1 << (role))
-#define GN_OFF_PHASE(phase) ((uint64_t)1 << (48 + (phase)))
-/* GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to, with *out_meaning empty. gn_meaning_deinit frees what
-   it holds. */
+/* recognisers_off: as gn_desc.unrecognised. GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to, with
+   *out_meaning empty. gn_meaning_deinit frees what it holds. */
 GN_API gn_result gn_meaning_make(const gn_part *part, uint64_t recognisers_off, const gn_flag *cancel,
                                  gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
@@ -21389,16 +21393,16 @@ static void gn__see_bag(gn__recognition *w, uint32_t i) {
 }
 
 /* Each row of features times each other one: x x^T, with what puts the features together and what picks the products
-   that count. They run apart: as one task they cost more than they save. */
+   that count, which run together. */
 static void gn__see_interaction(gn__recognition *w, uint32_t i) {
     if (w->role[i] || gn__op_at(w, i) != GN_OP_MATMUL || gn__in_base(w, i, 0) != gn__in_base(w, i, 1)) return;
     uint32_t x = gn__in_base(w, i, 0), r = gn__reader_of(w, i);
     if (gn__is_param(w, x) || gn__is_free(w, x)) return;
     gn__claim(w, i, GN_ROLE_INTERACTION, i);
-    if (gn__op_at(w, x) == GN_OP_CONCAT) gn__claim(w, x, GN_ROLE_INTERACTION, x);
+    if (gn__op_at(w, x) == GN_OP_CONCAT) gn__claim(w, x, GN_ROLE_INTERACTION, i);
     if (r < w->n && gn__op_at(w, r) == GN_OP_GATHER && gn__in_base(w, r, 0) == i &&
         !(w->facts[gn__in_base(w, r, 1)] & GN__PARAM))
-        gn__claim(w, r, GN_ROLE_INTERACTION, r);
+        gn__claim(w, r, GN_ROLE_INTERACTION, i);
 }
 
 /* x W + s (x A) B where A and B together are smaller than W: what adapts W runs where W is. */
@@ -21539,9 +21543,11 @@ static void gn__see_skip(gn__recognition *w, uint32_t i) {
     if (earlier) gn__claim(w, i, GN_ROLE_SKIP, conv);
 }
 
-/* The steps of a recurrent layer; the product of its input for all of them is a linear. */
+/* The steps of a recurrent layer, with the activation behind it; the product of its input for all steps is a linear. */
 static void gn__see_recurrent(gn__recognition *w, uint32_t i) {
-    if (!w->role[i] && gn__op_at(w, i) == GN_OP_RECURRENT) gn__claim(w, i, GN_ROLE_RECURRENT, i);
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_RECURRENT) return;
+    gn__claim(w, i, GN_ROLE_RECURRENT, i);
+    gn__claim_tail(w, i, GN_ROLE_RECURRENT);
 }
 
 static bool gn__bends(int op) {
@@ -28414,6 +28420,7 @@ typedef struct gn__multi {
     bool beside;                            /* of a gn__native: unit 0 is its device, unit 1 the CPU beside it */
     gn_exec_desc desc;                      /* strict, log and counters */
     gn_policy policy;
+    uint64_t unrecognised;
     gn_cluster_device *given; /* instead of the devices' own costs, NULL: those */
     gn_cluster_link *given_links;
     bool watch;           /* plans are placed anew when costs have changed */
@@ -29329,7 +29336,7 @@ static gn_result gn__schedule_several(gn__splitter *k, const uint32_t *homes, gn
     gn_meaning meaning;
     gn_cluster cluster;
     gn_result r = gn__split_costs(k->m, k->s, &cluster, f);
-    if (!r) r = gn__meaning_make(k->part, 0, k->m->desc.cancel, &meaning, f);
+    if (!r) r = gn__meaning_make(k->part, k->m->unrecognised, k->m->desc.cancel, &meaning, f);
     if (r) return r;
     r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, k->m->desc.cancel, &k->s->schedule, f);
     if (!r && k->old) r = gn__schedule_again(k, &meaning, &cluster, homes, f);
@@ -37378,6 +37385,7 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *places, gn_fau
         for (uint32_t b = 0; b < places->n; b++)
             m->devices[b].reaches |= (uint32_t)gn__multi_reaches(m, a, b, &(gn_cluster_link){ 0, 0 }) << a;
     m->policy = g->desc.policy;
+    m->unrecognised = g->desc.unrecognised;
     g->lost_told = gn__multi_lost(m, NULL); /* the absent: told by now */
     m->watch = !g->desc.keep_placement && !gn__env_forbids("GENIE_RESCHEDULE") && !gn__env_forbids("GENIE_MEASURE");
     m->measure_us = gn_now_us() + GN__WATCH_US;
@@ -37911,7 +37919,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
                                   const uint32_t *homes, gn__explanation *k, gn_fault *f) {
     gn_meaning m;
     gn_schedule s;
-    gn_result r = gn__meaning_make(&g->cut.part, 0, &g->cancel, &m, f);
+    gn_result r = gn__meaning_make(&g->cut.part, g->desc.unrecognised, &g->cancel, &m, f);
     if (r != GN_OK) return r;
     r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &g->cancel, &s, f);
     if (r == GN_OK) {

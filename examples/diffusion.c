@@ -9,6 +9,7 @@
 #define SAFETENSORS_IMPLEMENTATION
 #include "formats/safetensors.h"
 #include "parameters.h"
+#include "tensors_file.h"
 #include "parameters_file.h"
 #include "shapes.h"
 
@@ -25,7 +26,7 @@ enum {
 #define PI 3.141592653589793
 
 typedef struct settings {
-    const char *connect, *load, *save, *out;
+    const char *connect, *load, *save, *answers, *out;
     int64_t steps, batch, samples, sampling_steps, seed;
     double rate, max_loss;
     bool explain, json;
@@ -218,13 +219,18 @@ static void sampling_step(run *r, gn_tensor x, const int32_t *kinds, double u, d
     gn_assign(x, gn_add(gn_mul(c2, picture), gn_mul(s2, noise)));
 }
 
-/* The kinds of the samples are those of a grid's columns. */
-static bool sample(run *r, float *pictures, int32_t *kinds) {
-    int64_t n = r->set->samples, steps = r->set->sampling_steps;
+/* What samples begin with. Their kinds are those of a grid's columns. */
+static void begin_samples(const run *r, float *pictures, int32_t *kinds) {
+    int64_t n = r->set->samples;
     uint64_t random = random_begin((uint64_t)r->set->seed, 22);
-    double begin = ex_now();
     for (int64_t i = 0; i < n * SHAPES_FLOATS; i++) pictures[i] = (float)random_normal(&random);
     for (int64_t i = 0; i < n; i++) kinds[i] = (int32_t)(i % (2 * SHAPES_KINDS) / 2);
+}
+
+static bool sample(run *r, float *pictures, int32_t *kinds) {
+    int64_t n = r->set->samples, steps = r->set->sampling_steps;
+    double begin = ex_now();
+    begin_samples(r, pictures, kinds);
     gn_tensor x = gn_state(r->g, GN_F32, GN_SHAPE(n, 3, SHAPES_SIDE, SHAPES_SIDE), pictures, "pictures");
     bool ok = true;
     for (int64_t i = 0; ok && i < steps && !ex_interrupted; i++) {
@@ -237,13 +243,34 @@ static bool sample(run *r, float *pictures, int32_t *kinds) {
     return ok && !ex_interrupted;
 }
 
+/* Noise, kinds, the pictures that became of it and the parameters, for other programs that compute the same. */
+static bool write_answers(run *r, const float *pictures) {
+    static ex_values v; /* large: names */
+    gn_shape shape = GN_SHAPE(r->set->samples, 3, SHAPES_SIDE, SHAPES_SIDE);
+    float *noise = malloc((size_t)r->set->samples * SHAPES_FLOATS * sizeof *noise);
+    int32_t *kinds = malloc((size_t)r->set->samples * sizeof *kinds);
+    bool ok = noise && kinds;
+    if (ok) {
+        begin_samples(r, noise, kinds);
+        ex_values_add(&v, "noise", gn_data(r->g, GN_F32, shape, noise));
+        ex_values_add(&v, "kinds", gn_data(r->g, GN_I32, GN_SHAPE(r->set->samples), kinds));
+        ex_values_add(&v, "pictures", gn_data(r->g, GN_F32, shape, pictures));
+        ex_values_add_parameters(&v, &r->p);
+        ok = ex_values_write(&v, r->g, r->set->answers);
+    } else fprintf(stderr, "out of memory\n");
+    free(noise);
+    free(kinds);
+    return ok;
+}
+
 static bool draw(run *r) {
     int64_t n = r->set->samples;
     float *pictures = malloc((size_t)n * SHAPES_FLOATS * sizeof *pictures);
     int32_t *kinds = malloc((size_t)n * sizeof *kinds);
     bool ok = pictures && kinds;
     if (!ok) fprintf(stderr, "out of memory\n");
-    ok = ok && sample(r, pictures, kinds) && shapes_write(r->set->out, n, 2 * SHAPES_KINDS, pictures);
+    ok = ok && sample(r, pictures, kinds) && shapes_write(r->set->out, n, 2 * SHAPES_KINDS, pictures) &&
+         (!r->set->answers || write_answers(r, pictures));
     if (ok) r->recognised = shapes_recognised(n, pictures, kinds, 4000, random_begin((uint64_t)r->set->seed, 23));
     free(pictures);
     free(kinds);
@@ -345,6 +372,7 @@ int main(int argc, char **argv) {
         { "out", EX_TEXT, &set.out, "FILE", "write the samples there, as PPM (shapes.ppm)", 0, 0 },
         { "save", EX_TEXT, &set.save, "FILE", "write the trained network there, as safetensors", 0, 0 },
         { "load", EX_TEXT, &set.load, "FILE", "do not train: draw with this network", 0, 0 },
+        { "answers", EX_TEXT, &set.answers, "FILE", "write noise, samples and all parameters, as safetensors", 0, 0 },
         { "steps", EX_INT, &set.steps, "N", "training steps (2000)", 1, 1e9 },
         { "batch", EX_INT, &set.batch, "N", "pictures per step (16)", 1, 1024 },
         { "lr", EX_NUMBER, &set.rate, "RATE", "highest learning rate (0.002)", 0, 10 },

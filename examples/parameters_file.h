@@ -1,5 +1,5 @@
-/* Parameters of an example's network in a safetensors file. Include common.h, parameters.h and formats/safetensors.h
- * first. */
+/* Parameters of an example's network in a safetensors file. Include common.h, parameters.h, formats/safetensors.h and
+ * tensors_file.h first. */
 #ifndef PARAMETERS_FILE_H
 #define PARAMETERS_FILE_H
 
@@ -25,31 +25,16 @@ static inline bool ex_loaded(const ex_parameters *p) {
     return !error[0];
 }
 
+/* The parameters, by their names. */
+static inline void ex_values_add_parameters(ex_values *v, const ex_parameters *p) {
+    for (int i = 0; i < p->n; i++) ex_values_add(v, p->name[i], p->value[i]);
+}
+
 static inline bool ex_save(const ex_parameters *p, const char *path) {
-    static safetensors_tensor out[EX_PARAMETERS];
-    static void *values[EX_PARAMETERS];
-    size_t bytes[EX_PARAMETERS];
-    char error[SAFETENSORS_ERROR];
-    bool ok = true;
-    for (int i = 0; i < p->n; i++) {
-        bytes[i] = ex_elements(&p->shape[i]) * sizeof(float);
-        values[i] = malloc(bytes[i] + 1);
-        ok = ok && values[i];
-        out[i] = (safetensors_tensor){ .name = p->name[i],
-                                       .dims = p->shape[i].dims,
-                                       .data = values[i],
-                                       .bytes = bytes[i],
-                                       .rank = (uint8_t)p->shape[i].rank,
-                                       .dtype = SAFETENSORS_F32 };
-    }
-    if (!ok) fprintf(stderr, "out of memory\n");
-    ok = ok && ex_check(p->g, gn_read_many(p->value, p->n, values, bytes), "reading the parameters");
-    if (ok && !safetensors_write(path, out, (size_t)p->n, NULL, error)) {
-        fprintf(stderr, "%s\n", error);
-        ok = false;
-    }
-    for (int i = 0; i < p->n; i++) free(values[i]);
-    return ok;
+    static ex_values values; /* large: names */
+    values.n = 0;
+    ex_values_add_parameters(&values, p);
+    return ex_values_write(&values, p->g, path);
 }
 
 #endif

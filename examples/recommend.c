@@ -5,9 +5,14 @@
  *   ./examples/recommend --connect @a,@b --explain          two servers: what would run where, and what would cross
  *   ./examples/recommend --connect @a,@b --tables 0 --mlp 1 --policy bytes
  *                                                           tables on the first, the MLPs on the second */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "common.h"
+#define SAFETENSORS_IMPLEMENTATION
+#include "formats/safetensors.h"
 #include "clicks.h"
 #include "parameters.h"
+#include "tensors_file.h"
+#include "parameters_file.h"
 
 enum {
     WIDTH = 16, /* of an embedding */
@@ -16,7 +21,7 @@ enum {
 };
 
 typedef struct settings {
-    const char *connect, *tables, *mlp, *policy, *scores;
+    const char *connect, *tables, *mlp, *policy, *scores, *answers;
     int64_t steps, batch, held_out, seed;
     double rate, min_auc;
     bool explain, json;
@@ -142,6 +147,27 @@ static bool evaluate(run *r, FILE *scores, double *out_auc, double *out_best) {
     return ok;
 }
 
+/* New visits, their odds and the parameters, for other programs that compute the same. */
+static bool write_answers(run *r) {
+    static ex_values v; /* large: names */
+    const clicks_batch *b = &r->batch;
+    uint64_t random = random_begin((uint64_t)r->set->seed, 13);
+    char name[EX_NAME];
+    gn_tensor odds;
+    clicks_next(&r->rule, &random, &r->batch);
+    if (!network(r, &odds)) return false;
+    ex_values_add(&v, "odds", odds);
+    ex_values_add(&v, "dense", gn_data(r->g, GN_F32, GN_SHAPE(b->n, CLICKS_DENSE), b->dense));
+    for (int k = 0; k < CLICKS_FIELDS; k++) {
+        snprintf(name, sizeof name, "ids.%s", clicks_fields[k].name);
+        ex_values_add(&v, name, gn_data(r->g, GN_I32, GN_SHAPE(b->n * clicks_fields[k].most), b->ids[k]));
+        snprintf(name, sizeof name, "lengths.%s", clicks_fields[k].name);
+        ex_values_add(&v, name, gn_data(r->g, GN_I32, GN_SHAPE(b->n), b->lengths[k]));
+    }
+    ex_values_add_parameters(&v, &r->p);
+    return ex_values_write(&v, r->g, r->set->answers);
+}
+
 static bool explain(run *r) {
     gn_tensor loss;
     return training_step(r, &loss) && ex_explain(loss, NULL, stdout);
@@ -199,6 +225,7 @@ static bool measure(run *r) {
         fprintf(stderr, "%s: %s\n", r->set->scores, strerror(errno));
         ok = false;
     }
+    ok = ok && (!r->set->answers || write_answers(r));
     if (!ok) return false;
     print_report(r);
     ok = judge(r);
@@ -243,6 +270,8 @@ int main(int argc, char **argv) {
         { "lr", EX_NUMBER, &set.rate, "RATE", "learning rate at the beginning (0.003)", 0, 10 },
         { "min-auc", EX_NUMBER, &set.min_auc, "AUC", "fail below this area under the ROC curve (0.7)", 0, 1 },
         { "scores", EX_TEXT, &set.scores, "FILE", "write label and score of each visit that was held out", 0, 0 },
+        { "answers", EX_TEXT, &set.answers, "FILE", "write new visits, their odds and all parameters, as safetensors",
+          0, 0 },
         { "explain", EX_FLAG, &set.explain, NULL, "explain where a training step would run, and why, and stop", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },

@@ -10,6 +10,7 @@
 #include "formats/safetensors.h"
 #include "formats/wav.h"
 #include "parameters.h"
+#include "tensors_file.h"
 #include "parameters_file.h"
 #include "vowels.h"
 
@@ -27,7 +28,7 @@ enum {
 };
 
 typedef struct settings {
-    const char *connect, *load, *save, *wave, *mel, *say, *out;
+    const char *connect, *load, *save, *answers, *wave, *mel, *say, *out;
     int64_t steps, batch, held_out, seed;
     double rate, min_accuracy;
     bool explain, json;
@@ -170,6 +171,19 @@ static bool check(run *r, double *out) {
     return ok;
 }
 
+/* New waves, their scores and the parameters, for other programs that compute the same. */
+static bool write_answers(run *r) {
+    static ex_values v; /* large: names */
+    int64_t n = r->set->batch;
+    uint64_t random = random_begin((uint64_t)r->set->seed, 32);
+    say_some(n, &random, r->waves, r->words);
+    gn_tensor waves = gn_data(r->g, GN_F32, GN_SHAPE(n, VOWELS_SAMPLES), r->waves);
+    ex_values_add(&v, "waves", waves);
+    ex_values_add(&v, "scores", network(r, waves, n));
+    ex_values_add_parameters(&v, &r->p);
+    return ex_values_write(&v, r->g, r->set->answers);
+}
+
 /* ---- WAV files ------------------------------------------------------------------------------------ */
 
 /* The file as seconds of VOWELS_SAMPLES, each half of one later than the one before, the last filled up with silence.
@@ -310,6 +324,7 @@ static bool work(run *r, const float *waves, int64_t n) {
     if (s->load && waves) return hear(r, waves, n);
     if (!s->load && !(check(r, &r->untrained) && train(r))) return false;
     if (!s->load && s->save && !ex_save(&r->p, s->save)) return false;
+    if (s->answers && !write_answers(r)) return false;
     return check(r, &r->accuracy) && report(r) && (!waves || hear(r, waves, n));
 }
 
@@ -357,6 +372,8 @@ int main(int argc, char **argv) {
         { "wave", EX_TEXT, &set.wave, "FILE", "say which word this WAV file holds (8000 samples a second)", 0, 0 },
         { "load", EX_TEXT, &set.load, "FILE", "do not train: hear with this network", 0, 0 },
         { "save", EX_TEXT, &set.save, "FILE", "write the trained network there, as safetensors", 0, 0 },
+        { "answers", EX_TEXT, &set.answers, "FILE", "write new waves, their scores and all parameters, as safetensors",
+          0, 0 },
         { "mel", EX_TEXT, &set.mel, "FILE", "write the mel energies of the --wave there and stop", 0, 0 },
         { "say", EX_TEXT, &set.say, "WORD", "write a WAV file of this word and stop", 0, 0 },
         { "out", EX_TEXT, &set.out, "FILE", "where --say writes (word.wav)", 0, 0 },

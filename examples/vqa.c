@@ -6,7 +6,11 @@
  *   ./examples/vqa --connect @genie.url --json       the same on a server: the same bits where identities are equal
  *   ./examples/vqa --explain --connect @a,@b         where the towers would run on two servers
  */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "common.h"
+#define SAFETENSORS_IMPLEMENTATION
+#include "formats/safetensors.h"
+#include "tensors_file.h"
 
 enum {
     CELLS = 3, /* a side of the grid; a cell holds one thing or none, and is one patch */
@@ -135,6 +139,7 @@ static scene draw_example(batch *b, int i, uint64_t *random, bool for_tests) {
 typedef struct param {
     gn_tensor w, m, v; /* states: the parameter, and AdamW's two averages of its gradient */
     gn_shape shape;
+    const char *label;
 } param;
 
 typedef struct model {
@@ -156,6 +161,7 @@ static gn_tensor get(model *m, gn_shape shape, double spread, const char *label)
                       : spread == 0 ? 1
                                     : 0;
         p->shape = shape;
+        p->label = label;
         p->w = host ? gn_state(m->g, GN_F32, shape, host, label) : GN_NONE;
         p->m = gn_state(m->g, GN_F32, shape, NULL, "m");
         p->v = gn_state(m->g, GN_F32, shape, NULL, "v");
@@ -227,7 +233,7 @@ static gn_tensor forward(model *m, const batch *b, int64_t n) {
 
 /* ---- training ----------------------------------------------------------------------------------------------*/
 typedef struct settings {
-    const char *connect, *home;
+    const char *connect, *home, *answers;
     int64_t steps, seed;
     double lr, least;
     bool explain, json;
@@ -315,6 +321,24 @@ static bool measure(model *m, const settings *set, report *r) {
     r->accuracy = (double)all / (BATCH * TEST_BATCHES);
     r->chance = (double)guessed / (BATCH * TEST_BATCHES);
     return true;
+}
+
+/* Pictures and questions, the logits of answers and the parameters in the order in which the graph has them, for other
+   programs that compute the same. */
+static bool write_answers(model *m, const settings *set) {
+    static batch b;
+    static ex_values v; /* large: names */
+    char name[EX_VALUE_NAME];
+    uint64_t random = (uint64_t)set->seed * 2;
+    for (int i = 0; i < BATCH; i++) draw_example(&b, i, &random, true);
+    ex_values_add(&v, "logits", forward(m, &b, BATCH));
+    ex_values_add(&v, "pixels", gn_data(m->g, GN_F32, GN_SHAPE(BATCH, 3, SIDE, SIDE), b.pixels));
+    ex_values_add(&v, "question", gn_data(m->g, GN_I32, GN_SHAPE(BATCH, WORDS), b.question));
+    for (int i = 0; i < m->n; i++) {
+        snprintf(name, sizeof name, "%03d.%s", i, m->params[i].label);
+        ex_values_add(&v, name, m->params[i].w);
+    }
+    return ex_values_write(&v, m->g, set->answers);
 }
 
 static bool fingerprint(model *m, report *r) {
@@ -416,7 +440,7 @@ static bool run(model *m, const settings *set) {
     report r = { 0 };
     if (set->explain) return explain(m, set);
     bool ok = train(m, set, &r) && measure(m, set, &r) && fingerprint(m, &r) &&
-              ex_check(m->g, gn_get_device(m->g, &r.device), "the device");
+              (!set->answers || write_answers(m, set)) && ex_check(m->g, gn_get_device(m->g, &r.device), "the device");
     if (!ok) return false;
     if (set->json) print_json(&r);
     else {
@@ -443,6 +467,8 @@ int main(int argc, char **argv) {
         { "connect", EX_MAYBE, &set.connect, "WHERE", "URLs, @FILEs or host:port ($GENIE_DEVICES, else this CPU)", 0,
           0 },
         { "home", EX_TEXT, &set.home, "DIR", "folder of client credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
+        { "answers", EX_TEXT, &set.answers, "FILE", "write questions, logits and all parameters, as safetensors", 0,
+          0 },
         { "json", EX_FLAG, &set.json, NULL, "print one line of JSON", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };

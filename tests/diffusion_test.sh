@@ -43,7 +43,8 @@ explain_and_wrong_options() {
     draw --connect cpu --batch 4 --explain >"$WORK/out" && grep -q '1 of 1 device used' "$WORK/out" || return 1
     fails_with 'not with --load' draw --load x --save y && fails_with 'samples takes a number from 1 to 1024' draw --samples 2000 &&
         fails_with 'no/such/x.ppm: No such file' draw --connect cpu "${few[@]}" --out "$WORK/no/such/x.ppm" &&
-        fails_with 'no/such' draw --connect cpu "${few[@]}" --save "$WORK/no/such/net" && fails_with 'FAILED loss' draw --connect cpu "${few[@]}" --max-loss 0.01 --out "$WORK/x.ppm"
+        fails_with 'no/such' draw --connect cpu "${few[@]}" --save "$WORK/no/such/net" &&
+        fails_with 'no/such' draw --connect cpu "${few[@]}" --answers "$WORK/no/such/file" --out "$WORK/x.ppm" && fails_with 'FAILED loss' draw --connect cpu "${few[@]}" --max-loss 0.01 --out "$WORK/x.ppm"
 }
 
 check the_loss_falls_on_pictures_never_seen the_loss_falls_on_pictures_never_seen

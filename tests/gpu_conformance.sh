@@ -4,11 +4,15 @@
 #     tests/gpu_conformance.sh [all]          everything below; builds what is needed
 #     tests/gpu_conformance.sh smoke          five checks, seconds
 #     tests/gpu_conformance.sh suite          conformance on cuda:0, locally and through TLS, and larger shapes beside the CPU
+#     tests/gpu_conformance.sh nodes          ONNX's node tests on cuda:0, locally and through TLS: those that fail are those that fail on the CPU
 #     tests/gpu_conformance.sh examples       remote_decode at GPT-2 124M size in all modes, locally and through TLS; remote_mlp
 #     tests/gpu_conformance.sh sanitizers     compute-sanitizer over one case of each kind of kernel
 #     tests/gpu_conformance.sh soak           products in five processes at once for SOAK_SECONDS (60), of seeds SOAK_SEED (1) and on; not in "all"
 #     tests/gpu_conformance.sh bench          build/bench/bench_gpu --json
 #     BUILD=DIR tests/gpu_conformance.sh ...  with the programs in DIR (as build/ lays them out, or all in one folder)
+#
+# NODES=FOLDER has the node tests that tests/onnx_node_tests.py has written; without it they are written, which needs PyPI's onnx.
+# They need onnx_run, genie_serve and hello of the programs. DEVICE=cpu runs them there, to try the script.
 #
 # GENIE_NVRTC and GENIE_LIBCUDA point to libraries in unusual places, GENIE_CACHE to compiled kernels. JOBS=N processes run at
 # once (one for each core, at most 16). SANITIZER_SECONDS=N bounds the sanitizers (480). The last line is
@@ -166,6 +170,60 @@ run_conformance() {
     GENIE_HOME=$scratch/client GENIE_TEST_DEVICES=$address run_suite "known values through TLS" 300 1 "$(program gpu_test)" ones_times chain_of replayed a_fault
 }
 
+# ---- ONNX's node tests ----
+
+find_nodes() {
+    nodes=${NODES:-$scratch/nodes}
+    if [ -z "${NODES:-}" ] && ! PYTHONPATH=build/oracles python3 tests/onnx_node_tests.py "$nodes" 2>"$scratch/python"; then
+        skip nodes "no NODES=FOLDER is given, and python3 has no onnx to write one: $(tail -n 1 "$scratch/python")"
+        return 1
+    fi
+    [ -n "$(find -L "$nodes" -mindepth 2 -maxdepth 2 -name model.onnx | head -n 1)" ] || { fail nodes "$nodes has no folder with a model.onnx"; return 1; }
+    [ -x "$(program onnx_run)" ] || { skip nodes "there is no $(program onnx_run)"; return 1; }
+}
+
+# nodes_on LABEL PLACE: every test, in as many processes as cores; their lines in $scratch/LABEL.
+nodes_on() {
+    local label=$1 place=$2 i=0 test processes=()
+    for ((i = 0; i < jobs; i++)); do rm -rf "$scratch/part.$i"; mkdir "$scratch/part.$i"; done
+    i=0
+    for test in "$nodes"/*/; do ln -s "$(realpath "$test")" "$scratch/part.$((i++ % jobs))/"; done
+    for ((i = 0; i < jobs && i < $(find "$nodes" -mindepth 1 -maxdepth 1 | wc -l); i++)); do
+        GENIE_HOME=$scratch/client timeout 1500 "$(program onnx_run)" --check "$scratch/part.$i" --connect "$place" >"$scratch/said.$i" 2>&1 &
+        processes+=($!)
+    done
+    wait "${processes[@]}"
+    cat "$scratch"/said.* >"$scratch/$label"
+    rm -f "$scratch"/said.*
+    grep -vE '^(ok|FAIL) |: [0-9]+ of [0-9]+ ' "$scratch/$label" | head -n 10
+    sed -n 's/^FAIL \([^:]*\):.*/\1/p' "$scratch/$label" | sort >"$scratch/$label.failed"
+    awk -F': | of | \\(' '/: [0-9]+ of [0-9]+ / { if (!($1 in tests)) names[++n] = $1; passed[$1] += $2; tests[$1] += $3 }
+        END { for (i = 1; i <= n; i++) printf "%s%s %d of %d", (i > 1 ? ", " : ""), names[i], passed[names[i]], tests[names[i]] }' "$scratch/$label"
+}
+
+# nodes_are_those_of_the_cpu LABEL PLACE
+nodes_are_those_of_the_cpu() {
+    local from=$SECONDS said; said=$(nodes_on "$1" "$2")
+    if [ "$(grep -cE '^(ok|FAIL) ' "$scratch/$1")" != "$(grep -cE '^(ok|FAIL) ' "$scratch/cpu")" ]; then
+        tail -n 5 "$scratch/$1"; fail "node tests: $1" "not all of them ran: $said"
+    elif cmp -s "$scratch/cpu.failed" "$scratch/$1.failed"; then pass "node tests: $1" "$said, $((SECONDS - from)) s"
+    else
+        echo "< fails on the CPU alone, > fails on $2 alone:"
+        diff "$scratch/cpu.failed" "$scratch/$1.failed"
+        comm -13 "$scratch/cpu.failed" "$scratch/$1.failed" | while read -r name; do grep "^FAIL $name:" "$scratch/$1"; done
+        fail "node tests: $1" "$said; others fail than on the CPU"
+    fi
+}
+
+run_nodes() {
+    local nodes place=${DEVICE:-cuda:0}
+    find_nodes || return 0
+    pass "node tests: cpu" "$(nodes_on cpu cpu)"
+    nodes_are_those_of_the_cpu "on $place" "$place"
+    [ "$place" = cuda:0 ] || return 0
+    start_server "node tests: through TLS" && nodes_are_those_of_the_cpu "through TLS" "$address"
+}
+
 # ---- examples ----
 
 # example LABEL KEYS COMMAND...: runs it; the fields of its last line, a JSON object, become the row.
@@ -268,17 +326,18 @@ run_bench() {
 
 what=${1:-all}
 case $what in
-    all | smoke | suite | examples | sanitizers | soak | bench) ;;
+    all | smoke | suite | nodes | examples | sanitizers | soak | bench) ;;
     -h | --help) sed -n '2,/^set -u/p' "$0" | sed '$d; s/^# \{0,1\}//'; exit 0 ;;
     *) echo "gpu_conformance.sh: unknown word '$what'; --help lists them" >&2; exit 2 ;;
 esac
 find_programs
 check_host
-gpu_is_there "$what" || finish
+[ "$what${DEVICE:-}" = nodescpu ] || gpu_is_there "$what" || finish
 case $what in
-    all) run_smoke; run_conformance; run_examples; run_sanitizers; run_bench ;;
+    all) run_smoke; run_conformance; run_nodes; run_examples; run_sanitizers; run_bench ;;
     smoke) run_smoke ;;
     suite) run_conformance ;;
+    nodes) run_nodes ;;
     examples) run_examples ;;
     sanitizers) run_sanitizers ;;
     soak) run_soak ;;

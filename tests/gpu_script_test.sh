@@ -50,9 +50,34 @@ models_on_the_cpu() {
     [ "$(grep -cE 'through TLS: loading .* GB, 0\.[0-9]+ sent as' "$WORK/table")" = 2 ] || return 1
     [ "$(grep -cE 'serve_text, 3 slots +[0-9.]+ tokens/s' "$WORK/table")" = 2 ]
 }
+# By a stand-in for onnx_run: tests that fail on the CPU too are no difference, one that fails on the device alone is told.
+nodes_are_compared() {
+    local name folder=$WORK/nodes programs=$WORK/node_programs
+    mkdir -p "$programs" && cp "$EXAMPLES/genie_serve" "$programs/" || return 1
+    for name in test_a test_b test_everywhere; do mkdir -p "$folder/$name" && : >"$folder/$name/model.onnx"; done
+    cat >"$programs/onnx_run" <<'TEXT'
+#!/bin/sh
+ran=0 good=0
+for test in "$2"/*; do
+    name=$(basename "$test") ran=$((ran + 1))
+    case $name,$4 in test_everywhere,* | test_there,there) echo "FAIL $name: of $4" ;; *) echo "ok $name"; good=$((good + 1)) ;; esac
+done
+echo "all node tests: $good of $ran (0.0 %)"
+TEXT
+    chmod +x "$programs/onnx_run"
+    JOBS=2 DEVICE=cpu NODES=$folder BUILD=$programs bash tests/gpu_conformance.sh nodes >"$WORK/said" 2>/dev/null || { cat "$WORK/said"; return 1; }
+    cat "$WORK/said"
+    grep -q 'node tests: on cpu *passed *all node tests 2 of 3' "$WORK/said" || return 1
+    mkdir "$folder/test_there" && : >"$folder/test_there/model.onnx"
+    sed -i 's/,there)/,cpu)/; s/^ran=0/[ -e "$0.once" ] || { mkdir "$0.once"; set -- "$1" "$2" "$3" first; }; &/' "$programs/onnx_run"
+    ! JOBS=1 DEVICE=cpu NODES=$folder BUILD=$programs bash tests/gpu_conformance.sh nodes >"$WORK/said" 2>/dev/null || return 1
+    cat "$WORK/said"
+    grep -q '^> test_there' "$WORK/said" && grep -q '^FAIL test_there: of cpu' "$WORK/said" && grep -q 'others fail than on the CPU' "$WORK/said"
+}
 models_help() { bash tests/gpu_models.sh --help | grep -q 'SMALLER=N divides'; }
 demo_says_why() { fails_with 'driver' "$EXAMPLES/gpu_demo"; }
 
+check node_tests_that_fail_on_a_device_alone_are_told nodes_are_compared
 check bench_gpu_builds build_bench
 check bench_gpu_help_names_every_flag help_names_every_flag
 check bench_gpu_with_an_unknown_flag_is_refused fails_with 'nonsense' "$bench" --nonsense

@@ -1793,6 +1793,19 @@ static void build_bag(void) {
     built[0] = gn_tanh(gn_matmul(gn_sum(bag_rows(weight(WORDS, DIM), 8), GN_AXES(1), false), weight(DIM, 8)));
 }
 
+static void build_interaction(void) {
+    gn_tensor part[4], x = gn_tanh(rows(TIMES));
+    for (int i = 0; i < 4; i++) part[i] = gn_reshape(gn_tanh(project(x)), GN_SHAPE(TIMES, 1, DIM));
+    x = gn_concat(part, 4, 1);
+    built[0] = gn_tanh(gn_matmul(gn_reshape(gn_matmul(x, gn_transpose(x, 1, 2)), GN_SHAPE(TIMES, 16)), weight(16, 8)));
+}
+
+static void build_recurrent(void) {
+    gn_tensor w = gn_reshape(weight(4 * DIM, DIM), GN_SHAPE(1, 4 * DIM, DIM)), x = gn_tanh(given(GN_SHAPE(8, 2, DIM)));
+    x = gn_recurrent(x, w, w, &(gn_recurrent_desc){ .cell = GN_CELL_LSTM });
+    built[0] = gn_matmul(gn_relu(gn_reshape(x, GN_SHAPE(36, DIM))), weight(DIM, 4));
+}
+
 /* x less a part of what a network of convs takes for its noise, as DDIM does. */
 static gn_tensor denoised(gn_tensor x, gn_tensor noise, gn_tensor keep, gn_tensor take) {
     gn_tensor picture = gn_clamp(gn_div(gn_sub(x, gn_mul(take, noise)), keep), -1, 1);
@@ -1858,6 +1871,8 @@ static const struct block further[] = {
     { "embedding bag", build_bag, GN_OFF_ROLE(GN_ROLE_EMBEDDING_BAG), true },
     { "adapter", build_adapter, GN_OFF_ROLE(GN_ROLE_ADAPTER), true },
     { "denoising", build_denoising, GN_OFF_ROLE(GN_ROLE_DENOISING), true },
+    { "interaction", build_interaction, GN_OFF_ROLE(GN_ROLE_INTERACTION), true },
+    { "recurrent", build_recurrent, GN_OFF_ROLE(GN_ROLE_RECURRENT), true },
 };
 
 static bool both_schedules(const struct block *b, const gn_cluster *cluster, gn_policy policy, figures *with,

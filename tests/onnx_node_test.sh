@@ -8,33 +8,7 @@ export PYTHONPATH=$ROOT/build/oracles${PYTHONPATH:+:$PYTHONPATH}
 run=$EXAMPLES/onnx_run
 unset GENIE_DEVICES
 
-cat >"$WORK/generate.py" <<'TEXT'
-import os, sys, warnings
-warnings.simplefilter('ignore')
-import onnx
-from onnx import numpy_helper
-from onnx.backend.test.loader import load_model_tests
-
-def bytes_of(value, kind, name):
-    if isinstance(value, onnx.TensorProto): return value.SerializeToString()
-    make = {'sequence_type': numpy_helper.from_list, 'map_type': numpy_helper.from_dict, 'optional_type': numpy_helper.from_optional}
-    return make.get(kind.WhichOneof('value'), numpy_helper.from_array)(value, name).SerializeToString()
-
-def write(path, data):
-    with open(path, 'wb') as f: f.write(data)
-
-for case in load_model_tests(kind='node'):
-    assert (case.rtol, case.atol) == (1e-3, 1e-7), case.name      # what onnx_run compares with
-    os.makedirs(f'{sys.argv[1]}/{case.name}')
-    write(f'{sys.argv[1]}/{case.name}/model.onnx', case.model.SerializeToString())
-    for i, sides in enumerate(case.data_sets):
-        folder = f'{sys.argv[1]}/{case.name}/test_data_set_{i}'
-        os.mkdir(folder)
-        for side, values, slots in zip(('input', 'output'), sides, (case.model.graph.input, case.model.graph.output)):
-            for j, value in enumerate(values): write(f'{folder}/{side}_{j}.pb', bytes_of(value, slots[j].type, slots[j].name))
-TEXT
-
-generates() { python3 "$WORK/generate.py" "$WORK/tests" && [ "$(find "$WORK/tests" -name model.onnx | wc -l)" -gt 1800 ]; }
+generates() { python3 tests/onnx_node_tests.py "$WORK/tests" && [ "$(find "$WORK/tests" -name model.onnx | wc -l)" -gt 1800 ]; }
 
 # The program's status is 1 while a test of the list fails.
 runs_on_this_cpu() { "$run" --check "$WORK/tests" >"$WORK/cpu.log" || [ $? = 1 ]; tail -n 4 "$WORK/cpu.log" | tee /dev/fd/3; }

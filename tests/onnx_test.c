@@ -394,6 +394,26 @@ TEST(norm_sum_and_bound_behind_a_convolution_join_it) {
     for (int i = 0; i < 4; i++) CHECK(fabs(y[i] - doubled[i]) < 1e-5);
 }
 
+/* Version 8: of each sequence of a batch; lengths, its first input, are not read. */
+TEST(scan_of_version_8_takes_batches_and_refuses_lengths) {
+    static const int64_t dims[] = { 2, 3 };
+    for (int given = 0; given < 2; given++) {
+        double y[64] = { 0 };
+        onnx_tensor t;
+        bytes n = node("Scan", given ? "x,x" : ",x", "y"), g = { .n = 0 }, one = node("Neg", "v", "o");
+        bytes in = { .n = 0 }, out = { .n = 0 };
+        put_message(&g, 1, &one);
+        put_text(&in, 1, "v");
+        put_message(&g, 11, &in);
+        put_text(&out, 1, "o");
+        put_message(&g, 12, &out);
+        put_attribute(&n, "body", 6, g.at, g.n, 0);
+        put_attribute(&n, "num_scan_inputs", 3, NULL, 0, 1);
+        CHECK_INT(run_node(&n, NULL, 8, dims, 2, counting, &t, y), given ? -1 : 6);
+        if (!given) CHECK(t.rank == 2 && t.dims[0] == 2 && t.dims[1] == 3 && y[5] == -(double)counting[5]);
+    }
+}
+
 TEST(loop_without_end_is_refused) {
     static const int64_t dims[] = { 2 };
     double y[64];
@@ -489,6 +509,11 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     put_bytes(&w, 9, "12345678", 8);
     m = simple(&n, &w, 13);
     refused(&m, "raw data has another length");
+    static const int64_t huge[] = { INT64_C(1) << 40, INT64_C(1) << 40 };
+    w = tensor("w", 1, huge, 2);
+    put_bytes(&w, 9, "12345678", 8);
+    m = simple(&n, &w, 13);
+    refused(&m, "byte 28: the dimensions' product is too large");
 }
 
 TEST(input_of_another_shape_names_both) {
@@ -577,6 +602,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(initialiser_that_is_an_input_is_its_default),
         TEST_ENTRY(branches_see_values_of_the_graph_around_them),
         TEST_ENTRY(norm_sum_and_bound_behind_a_convolution_join_it),
+        TEST_ENTRY(scan_of_version_8_takes_batches_and_refuses_lengths),
         TEST_ENTRY(loop_without_end_is_refused),
         TEST_ENTRY(function_of_the_model_takes_attributes_of_its_caller),
         TEST_ENTRY(what_cannot_be_built_is_refused_by_name),

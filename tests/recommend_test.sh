@@ -73,7 +73,8 @@ wrong_options_are_refused() {
     fails_with 'takes latency, throughput or bytes, not fastest' recommend --policy fastest && fails_with 'steps takes a number from 1' recommend --steps 0 &&
         fails_with 'batch takes a number from 1 to 65536' recommend --batch -3 && fails_with 'no device' recommend --connect cpu --tables 7 --steps 1 &&
         fails_with 'absent: No such file' recommend --connect "@$WORK/absent" && fails_with 'FAILED AUC' recommend --connect cpu "${few[@]}" --min-auc 0.99 &&
-        fails_with 'no/such/file: No such file' recommend --connect cpu "${few[@]}" --scores "$WORK/no/such/file"
+        fails_with 'no/such/file: No such file' recommend --connect cpu "${few[@]}" --scores "$WORK/no/such/file" &&
+        fails_with 'no/such/file' recommend --connect cpu "${few[@]}" --answers "$WORK/no/such/file"
 }
 
 check learns_to_rank_visits_never_seen learns_to_rank_visits_never_seen

@@ -122,6 +122,7 @@ explain_and_wrong_options() {
     speech --connect cpu --batch 2 --explain >"$WORK/explained" && grep -q '1 of 1 device used' "$WORK/explained" || return 1
     fails_with 'takes one of aiu .*, not hello' speech --say hello && fails_with 'no/such/x.wav: No such file' speech --say aiu --out "$WORK/no/such/x.wav" &&
         fails_with '--mel needs a --wave' speech --mel x && fails_with 'not with --load' speech --load x --explain && fails_with 'batch takes a number from 1' speech --batch 0 &&
+        fails_with 'no/such' speech --connect cpu "${few[@]}" --answers "$WORK/no/such/file" &&
         fails_with 'FAILED held-out' speech --connect cpu "${few[@]}" --min-accuracy 1 && head -c 500 "$WORK/first" >"$WORK/cut" && fails_with 'truncated' speech --load "$WORK/cut" &&
         fails_with 'uia.wav: byte' speech --load "$WORK/uia.wav"
 }

@@ -43,7 +43,8 @@ answers_are_printed_with_their_pictures() {
 }
 wrong_arguments_and_bad_results_are_told() {
     fails_with '--steps takes a number from 1' "$vqa" --steps 0 && fails_with '--lr takes a number' "$vqa" --lr fast && fails_with '--min-accuracy takes' "$vqa" --min-accuracy 2 &&
-        fails_with 'FAILED .*at least 99.0 % asked' "$vqa" --steps 2 --min-accuracy 0.99 && fails_with 'cannot open the device: .*nowhere' "$vqa" --connect cuda:nowhere
+        fails_with 'FAILED .*at least 99.0 % asked' "$vqa" --steps 2 --min-accuracy 0.99 &&
+        fails_with 'no/such' "$vqa" --steps 2 --min-accuracy 0 --answers "$WORK/no/such/file" && fails_with 'cannot open the device: .*nowhere' "$vqa" --connect cuda:nowhere
 }
 
 check learns_what_it_was_not_shown learns_what_it_was_not_shown

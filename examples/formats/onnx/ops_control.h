@@ -110,14 +110,14 @@ static void ox_loop(onnx__call *c) {
     for (int i = carried; i < c->n_out && !c->failed; i++) ox_scan_end(c, i, &scans[i - carried], 0, false);
 }
 
-/* Scan over inputs that are cut along an axis; version 8 has a batch axis in front and is run by batches of 1. */
-static void ox_scan(onnx__call *c) {
+/* Scan over inputs that are cut along an axis. */
+static void ox_scan_once(onnx__call *c) {
     onnx_span graph = ox_graph(c, "body");
     int n, states, n_axes, n_way, n_oaxes, n_oway, cuts = (int)ox_int(c, "num_scan_inputs", 1);
-    const int64_t *axes = ox_ints(c, "scan_input_axes", &n_axes), *way = ox_ints(c, "scan_input_directions", &n_way);
+    const int64_t *axes = ox_ints(c, "scan_input_axes", &n_axes),
+                  *way = ox_ints(c, c->version < 9 ? "directions" : "scan_input_directions", &n_way);
     const int64_t *oaxes = ox_ints(c, "scan_output_axes", &n_oaxes),
                   *oway = ox_ints(c, "scan_output_directions", &n_oway);
-    if (c->version < 9) onnx__no(c, "Scan before version 9 has batches");
     states = c->n_in - cuts;
     if (cuts < 1 || states < 0 || c->n_out < states || n_axes > cuts || n_way > cuts)
         onnx__no(c, "%d scan inputs", cuts);
@@ -153,6 +153,46 @@ static void ox_scan(onnx__call *c) {
         if (k < 0) c->out[i] = in[i];
         else ox_scan_end(c, i, &scans[k], k < n_oaxes ? (int)oaxes[k] : 0, k < n_oway && oway[k]);
     }
+}
+
+/* How many sequences version 8 is given: the first dimension of all inputs but the lengths; 0: refused. */
+static int64_t ox_scan_batch(onnx__call *c) {
+    int64_t batch = 0;
+    if (ox_has(c, 0)) onnx__no(c, "sequences of different lengths are not scanned");
+    for (int i = 1; i < c->n_in && !c->failed; i++) {
+        gn_tensor t = ox_in(c, i);
+        int64_t size = c->failed || !ox_rank(t) ? 0 : ox_dim(t, 0);
+        if (!size || (batch && size != batch)) onnx__no(c, "input %d has no dimension of the batch", i);
+        batch = size;
+    }
+    if (!batch) onnx__no(c, "there is no batch");
+    return c->failed ? 0 : batch;
+}
+
+/* Version 8 has lengths as its first input and a dimension of the batch in front of all others: a scan for each. */
+static void ox_scan(onnx__call *c) {
+    if (c->version >= 9) {
+        ox_scan_once(c);
+        return;
+    }
+    int64_t batch = ox_scan_batch(c);
+    ox_scans *rows = onnx__alloc(c->s, (size_t)(c->n_out + 1) * sizeof *rows);
+    for (int64_t b = 0; b < batch && !c->failed; b++) {
+        onnx__call one = *c;
+        one.n_in = c->n_in - 1;
+        one.in = onnx__alloc(c->s, (size_t)c->n_in * sizeof *one.in);
+        one.out = onnx__alloc(c->s, (size_t)(c->n_out + 1) * sizeof *one.out);
+        for (int i = 0; i < one.n_in; i++) {
+            gn_tensor t = gn_squeeze(gn_slice(ox_in(c, i + 1), 0, b, b + 1, 1), GN_AXES(0));
+            one.in[i] = onnx__tensor_value(c->s, t, c->g == c->s->fold, ox_type(c, i + 1));
+        }
+        ox_scan_once(&one);
+        c->failed |= one.failed;
+        for (int i = 0; i < c->n_out && !c->failed; i++)
+            if (one.out[i]) ox_scan_add(c, &rows[i], one.out[i], 0);
+    }
+    for (int i = 0; i < c->n_out && !c->failed; i++)
+        if (rows[i].n) ox_scan_end(c, i, &rows[i], 0, false);
 }
 
 static void ox_sequence_map(onnx__call *c) {

@@ -190,7 +190,7 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("ReduceSumSquare", 1, 0, ox_reduce),
     ONNX__OP("Reshape", 5, ONNX__ANY_TYPE, ox_reshape),
     ONNX__OP("ReverseSequence", 10, ONNX__ANY_TYPE, ox_reverse_sequence),
-    ONNX__OP("Scan", 9, ONNX__ANY_TYPE, ox_scan),
+    ONNX__OP("Scan", 8, ONNX__ANY_TYPE, ox_scan),
     ONNX__OP("Scatter", 9, 0, ox_scatter_elements),
     ONNX__OP("ScatterElements", 11, 0, ox_scatter_elements),
     ONNX__OP("ScatterND", 11, 0, ox_scatter_nd),

@@ -1,0 +1,450 @@
+#!/usr/bin/env python3
+"""The models of examples/ as ONNX graphs, of the weights that the programs write, by the packages onnx and onnxruntime.
+
+    python3 tests/onnx_models.py resnet18 build/examples FOLDER      any of MODELS
+
+The program runs; what it computed is compared with onnxruntime's result for a graph that is written here op by op, and so is
+what examples/onnx_run computes of that graph. The graph takes every tensor of the weights, or it is an error. FOLDER is
+for files. Numbers are parts of the largest of onnxruntime's.
+"""
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import load_file
+
+PICTURE, SIDE = (77, 100), 64   # rows and columns; pixels a side that networks see
+F32, I32, U8 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT8
+
+
+class Graph:
+    """Ops one after the other; a value is its name."""
+
+    def __init__(self, weights):
+        self.weights, self.used, self.nodes, self.tensors, self.inputs = weights, set(), [], {}, []
+
+    def input(self, name, kind, shape):
+        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def op(self, op, *inputs, n=1, **attributes):
+        out = [f"{op}_{len(self.nodes)}_{i}" for i in range(n)]
+        names = [x if isinstance(x, str) else self.const(x) for x in inputs]
+        self.nodes.append(helper.make_node(op, names, out, **attributes))
+        return out[0] if n == 1 else out
+
+    def const(self, value, what="const"):
+        name = f"{what}_{len(self.tensors)}"
+        self.tensors[name] = np.asarray(value)
+        return name
+
+    def weight(self, name):
+        self.used.add(name)
+        value = self.weights[name]
+        return self.const(value, "weight")
+
+    def model(self, name, value, like, version=21):
+        left = set(self.weights) - self.used
+        assert not left, f"not in the graph: {sorted(left)}"
+        self.nodes.append(helper.make_node("Identity", [value], [name]))
+        result, tensors = helper.make_tensor_value_info(name, F32, like.shape), [numpy_helper.from_array(v, k) for k, v in self.tensors.items()]
+        graph = helper.make_graph(self.nodes, "graph", self.inputs, [result], tensors)
+        return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", version)])
+
+    # ---- layers
+
+    def f32(self, value):
+        return self.const(np.float32(value))
+
+    def shape(self, x, *sizes):
+        return self.op("Reshape", x, np.array(sizes, np.int64))
+
+    def mean(self, x, *axes, keep=False):
+        return self.op("ReduceMean", x, np.array(axes, np.int64), keepdims=int(keep))
+
+    def linear(self, x, name, turned=True):
+        """turned: the weight is (out, in), as PyTorch has it."""
+        w = self.weight(name + ".weight")
+        return self.op("Add", self.op("MatMul", x, self.op("Transpose", w, perm=[1, 0]) if turned else w), self.weight(name + ".bias"))
+
+    def conv(self, x, name, stride=1, pad=0, groups=1):
+        shape = self.weights[name + ".weight"].shape
+        inputs = [x, self.weight(name + ".weight")] + ([self.weight(name + ".bias")] if name + ".bias" in self.weights else [])
+        rank = len(shape) - 2
+        return self.op("Conv", *inputs, strides=[stride] * rank, pads=[pad] * 2 * rank, group=groups)
+
+    def batch_norm(self, x, name, epsilon=1e-5):
+        parts = [self.weight(f"{name}.{part}") for part in ("weight", "bias", "running_mean", "running_var")]
+        return self.op("BatchNormalization", x, *parts, epsilon=epsilon)
+
+    def layer_norm(self, x, name, epsilon=1e-5):
+        return self.op("LayerNormalization", x, self.weight(name + ".weight"), self.weight(name + ".bias"), axis=-1, epsilon=epsilon)
+
+    def group_norm(self, x, name):
+        return self.op("GroupNormalization", x, self.weight(name + ".weight"), self.weight(name + ".bias"), num_groups=8, epsilon=1e-5)
+
+    def silu(self, x):
+        return self.op("Mul", x, self.op("Sigmoid", x))
+
+    def attention(self, q, k, v, heads, size):
+        """q (N,T,heads*size), k and v (N,S,heads*size)"""
+        q, k, v = (self.op("Transpose", self.shape(x, 0, 0, heads, size), perm=[0, 2, 1, 3]) for x in (q, k, v))
+        scores = self.op("Mul", self.op("MatMul", q, self.op("Transpose", k, perm=[0, 1, 3, 2])), self.f32(size ** -0.5))
+        y = self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
+        return self.shape(self.op("Transpose", y, perm=[0, 2, 1, 3]), 0, 0, heads * size)
+
+
+# ---- pictures, as torchvision has them
+
+
+def prepared(g, resize):
+    """uint8 (rows, columns, 3) to (1, 3, SIDE, SIDE)"""
+    short = min(PICTURE)
+    to = [side * resize // short for side in PICTURE]
+    x = g.op("Cast", g.input("picture", U8, [*PICTURE, 3]), to=F32)
+    x = g.op("Unsqueeze", g.op("Transpose", x, perm=[2, 0, 1]), np.array([0], np.int64))
+    x = g.op("Resize", x, "", "", np.array([1, 3, *to], np.int64), mode="linear", antialias=1)
+    begin = [int(np.rint((side - SIDE) / 2)) for side in to]
+    x = g.op("Slice", x, np.array(begin, np.int64), np.array([b + SIDE for b in begin], np.int64), np.array([2, 3], np.int64))
+    of = [np.array(v, np.float32).reshape(3, 1, 1) * np.float32(255) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+    return g.op("Div", g.op("Sub", x, of[0]), of[1])
+
+
+def resnet(g, x, depths, convs):
+    """convs of a block: 2 of 3x3, or 3 of which the middle one is"""
+    x = g.op("Relu", g.batch_norm(g.conv(x, "conv1", 2, 3), "bn1"))
+    x = g.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    for stage, depth in enumerate(depths, 1):
+        for block in range(depth):
+            name, stride, y = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1, x
+            for i in range(1, convs + 1):
+                wide = convs == 2 or i == 2
+                y = g.conv(y, f"{name}.conv{i}", stride if i == convs - 1 else 1, int(wide))
+                y = g.batch_norm(y, f"{name}.bn{i}")
+                y = g.op("Relu", y) if i < convs else y
+            if f"{name}.downsample.0.weight" in g.weights:
+                x = g.batch_norm(g.conv(x, f"{name}.downsample.0", stride), f"{name}.downsample.1")
+            x = g.op("Relu", g.op("Add", y, x))
+    return g.linear(g.mean(x, 2, 3), "fc")
+
+
+def mobilenet(g, x, strides, relus):
+    """strides of the blocks; how many of them have ReLU (Howard et al. 2019, tables 1 and 2)"""
+    def unit(x, name, act, stride=1, groups=1):
+        k = g.weights[name + ".0.weight"].shape[2]
+        x = g.batch_norm(g.conv(x, name + ".0", stride, k // 2, groups), name + ".1", 1e-3)
+        return g.op(act, x) if act else x
+    x, channels = unit(x, "features.0", "HardSwish", 2), 16
+    for i, stride in enumerate(strides, 1):
+        act, part, y, inner = "Relu" if i <= relus else "HardSwish", 0, x, channels
+        name = f"features.{i}.block."
+        if g.weights[name + "0.0.weight"].shape[1] != 1:
+            inner, part = g.weights[name + "0.0.weight"].shape[0], 1
+            y = unit(y, name + "0", act)
+        y, part = unit(y, f"{name}{part}", act, stride, inner), part + 1
+        if f"{name}{part}.fc1.weight" in g.weights:
+            gate = g.op("Relu", g.conv(g.mean(y, 2, 3, keep=True), f"{name}{part}.fc1"))
+            y = g.op("Mul", y, g.op("HardSigmoid", g.conv(gate, f"{name}{part}.fc2"), alpha=1 / 6, beta=0.5))
+            part += 1
+        y, out = unit(y, f"{name}{part}", None), g.weights[f"{name}{part}.0.weight"].shape[0]
+        x = g.op("Add", x, y) if stride == 1 and out == channels else y
+        channels = out
+    x = g.mean(unit(x, f"features.{len(strides) + 1}", "HardSwish"), 2, 3)
+    return g.linear(g.op("HardSwish", g.linear(x, "classifier.0")), "classifier.3")
+
+
+def convnext(g, x, depths):
+    def last(x):
+        return g.op("Transpose", x, perm=[0, 2, 3, 1])
+
+    def first(x):
+        return g.op("Transpose", x, perm=[0, 3, 1, 2])
+    x = first(g.layer_norm(last(g.conv(x, "features.0.0", 4)), "features.0.1", 1e-6))
+    for stage, depth in enumerate(depths):
+        if stage:
+            x = g.conv(first(g.layer_norm(last(x), f"features.{2 * stage}.0", 1e-6)), f"features.{2 * stage}.1", 2)
+        for block in range(depth):
+            name = f"features.{2 * stage + 1}.{block}"
+            y = last(g.conv(x, name + ".block.0", 1, 3, g.weights[name + ".block.0.weight"].shape[0]))
+            y = g.op("Gelu", g.linear(g.layer_norm(y, name + ".block.2", 1e-6), name + ".block.3"))
+            x = g.op("Add", x, g.op("Mul", first(g.linear(y, name + ".block.5")), g.weight(name + ".layer_scale")))
+    return g.linear(g.layer_norm(g.mean(x, 2, 3), "classifier.0", 1e-6), "classifier.2")
+
+
+def vit(g, x, layers, heads, dim):
+    x = g.op("Transpose", g.shape(g.conv(x, "conv_proj", 16), 0, dim, -1), perm=[0, 2, 1])
+    x = g.op("Add", g.op("Concat", g.weight("class_token"), x, axis=1), g.weight("encoder.pos_embedding"))
+    for i in range(layers):
+        name = f"encoder.layers.encoder_layer_{i}."
+        y = g.layer_norm(x, name + "ln_1", 1e-6)
+        w, b = g.weight(name + "self_attention.in_proj_weight"), g.weight(name + "self_attention.in_proj_bias")
+        y = g.op("Split", g.op("Add", g.op("MatMul", y, g.op("Transpose", w, perm=[1, 0])), b), n=3, axis=-1, num_outputs=3)
+        x = g.op("Add", x, g.linear(g.attention(*y, heads, dim // heads), name + "self_attention.out_proj"))
+        y = g.op("Gelu", g.linear(g.layer_norm(x, name + "ln_2", 1e-6), name + "mlp.0"))
+        x = g.op("Add", x, g.linear(y, name + "mlp.3"))
+    x = g.op("Gather", g.layer_norm(x, "encoder.ln", 1e-6), np.array(0, np.int64), axis=1)
+    return g.linear(x, "heads.head")
+
+
+VISION = {
+    "resnet18": lambda g, x: resnet(g, x, (2, 2, 2, 2), 2),
+    "resnet50": lambda g, x: resnet(g, x, (3, 4, 6, 3), 3),
+    "mobilenet_v3_large": lambda g, x: mobilenet(g, x, (1, 2, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1), 6),
+    "mobilenet_v3_small": lambda g, x: mobilenet(g, x, (2, 2, 1, 2, 1, 1, 1, 1, 2, 1, 1), 3),
+    "convnext_tiny": lambda g, x: convnext(g, x, (3, 3, 9, 3)),
+    "vit_b_16": lambda g, x: vit(g, x, 12, 12, 768),
+}
+
+
+def vision(arch, run, folder):
+    n = PICTURE[0] * PICTURE[1] * 3
+    picture = np.array([(i * i * 7 + i * 13 + i // 11) % 256 for i in range(n)], np.uint8).reshape(*PICTURE, 3)
+    with open(folder + "/picture.ppm", "wb") as f:
+        f.write(b"P6\n%d %d\n255\n" % (PICTURE[1], PICTURE[0]) + picture.tobytes())
+    run("vision", "--random", arch, "--seed", "7", "--size", SIDE, "--classes", 10, "--save", folder, "--image", folder + "/picture.ppm",
+        "--out", folder + "/logits")
+    g = Graph(load_file(folder + "/model.safetensors"))
+    x = prepared(g, SIDE * (236 if arch.startswith("convnext") else 256) // 224)
+    logits = load_file(folder + "/logits")["logits"]
+    return g.model("logits", VISION[arch](g, x), logits), [{"picture": picture}], {"logits": logits}
+
+
+# ---- the programs that learn: a few steps, so that no weight is what it was at first
+
+
+def take(folder, *names):
+    """The named tensors, and the rest, which are parameters."""
+    tensors = load_file(folder + "/answers")
+    return *[tensors.pop(name) for name in names], tensors
+
+
+def vqa(_, run, folder):
+    run("vqa", "--connect", "cpu", "--steps", 12, "--min-accuracy", 0, "--answers", folder + "/answers")
+    pixels, question, logits, weights = take(folder, "pixels", "question", "logits")
+    g, order = Graph(weights), sorted(weights)   # 000.image.patch, 001.image.patch: as the program's graph has them
+
+    def get():
+        return g.weight(order.pop(0))
+
+    def linear(x):
+        return g.op("Add", g.op("MatMul", x, get()), get())
+
+    def norm(x):
+        return g.op("LayerNormalization", x, get(), get(), axis=-1, epsilon=1e-5)
+
+    def layer(x, over=None):
+        a = norm(x)
+        q, k, v = linear(a), linear(over or a), linear(over or a)
+        x = g.op("Add", x, linear(g.attention(q, k, v, 4, 12)))
+        return g.op("Add", x, linear(g.op("Gelu", linear(norm(x)))))
+
+    image = g.op("Conv", g.input("pixels", F32, pixels.shape), get(), get(), strides=[8, 8])
+    image = g.op("Add", g.op("Transpose", g.shape(image, 0, 48, -1), perm=[0, 2, 1]), get())
+    image = norm(layer(layer(image)))
+    text = g.op("Add", g.op("Gather", get(), g.input("question", I32, question.shape)), get())
+    text = norm(layer(layer(text)))
+    text = layer(layer(text, image), image)
+    y = linear(norm(g.mean(text, 1)))
+    return g.model("logits", y, logits), [{"pixels": pixels, "question": question}], {"logits": logits}
+
+
+FIELDS = ("item", "visitor", "seen_before", "words", "city", "tags", "device")
+
+
+def recommend(_, run, folder):
+    run("recommend", "--connect", "cpu", "--steps", 12, "--batch", 64, "--held-out", 300, "--min-auc", 0, "--answers", folder + "/answers")
+    names = [f"{kind}.{field}" for field in FIELDS for kind in ("ids", "lengths")]
+    *values, weights = take(folder, "dense", *names, "odds")
+    given = dict(zip(["dense", *names], values))
+    g = Graph(weights)
+    name = {k: g.input(k, F32 if k == "dense" else I32, v.shape) for k, v in given.items()}
+
+    def relu(x, layer):
+        return g.op("Relu", g.linear(x, layer, turned=False))
+
+    def bag(field):
+        """Of each visit the mean of its rows: a matrix of which ids are in which bag, times all rows."""
+        size = g.op("Cast", name["lengths." + field], to=F32)
+        end = g.shape(g.op("CumSum", size, np.array(0, np.int64)), -1, 1)
+        begin = g.op("Sub", end, g.shape(size, -1, 1))
+        at = np.arange(len(given["ids." + field]), dtype=np.float32)
+        inside = g.op("And", g.op("GreaterOrEqual", at, begin), g.op("Less", at, end))
+        rows = g.op("Gather", g.weight("table." + field), name["ids." + field])
+        total = g.op("MatMul", g.op("Cast", inside, to=F32), rows)
+        return g.op("Div", total, g.op("Max", g.shape(size, -1, 1), g.f32(1)))
+
+    x = relu(relu(name["dense"], "bottom.0"), "bottom.1")
+    all_of = [g.op("Unsqueeze", v, np.array([1], np.int64)) for v in [bag(field) for field in FIELDS] + [x]]
+    stack, n = g.op("Concat", *all_of, axis=1), len(all_of)
+    dots = g.shape(g.op("MatMul", stack, g.op("Transpose", stack, perm=[0, 2, 1])), 0, n * n)
+    below = np.array([i * n + j for i in range(1, n) for j in range(i)], np.int64)
+    x = g.op("Concat", x, g.op("Gather", dots, below, axis=1), axis=1)
+    y = g.linear(relu(relu(x, "top.0"), "top.1"), "top.2", turned=False)
+    return g.model("odds", g.shape(y, -1), values[-1]), [given], {"odds": values[-1]}
+
+
+def unet(g, x, waves, kinds):
+    def residual(x, time, name):
+        shape = g.weights[name + ".conv1.weight"].shape
+        h = g.conv(g.silu(g.group_norm(x, name + ".norm1")), name + ".conv1", 1, 1)
+        h = g.op("Add", h, g.shape(g.linear(g.silu(time), name + ".time", turned=False), -1, shape[0], 1, 1))
+        h = g.conv(g.silu(g.group_norm(h, name + ".norm2")), name + ".conv2", 1, 1)
+        return g.op("Add", x if shape[0] == shape[1] else g.conv(x, name + ".skip"), h)
+
+    time = g.linear(g.silu(g.linear(waves, "time.0", turned=False)), "time.1", turned=False)
+    time = g.op("Add", time, g.op("Gather", g.weight("kind"), kinds))
+    # 2x2 pixels become channels: colour, row, column
+    x = g.op("Transpose", g.shape(x, 0, 3, 8, 2, 8, 2), perm=[0, 1, 3, 5, 2, 4])
+    x = g.conv(g.shape(x, 0, 12, 8, 8), "in", 1, 1)
+    skips = [residual(x, time, "down.0")]
+    skips.append(residual(skips[0], time, "down.1"))
+    x = residual(g.conv(skips[1], "half", 2, 1), time, "middle.0")
+    h = g.op("Transpose", g.shape(g.group_norm(x, "attention.norm"), 0, 64, 16), perm=[0, 2, 1])
+    qkv = g.op("Split", g.linear(h, "attention.qkv", turned=False), n=3, axis=-1, num_outputs=3)
+    h = g.linear(g.attention(*qkv, 2, 32), "attention.out", turned=False)
+    x = residual(g.op("Add", x, g.shape(g.op("Transpose", h, perm=[0, 2, 1]), 0, 64, 4, 4)), time, "middle.1")
+    x = g.op("Resize", x, "", np.array([1, 1, 2, 2], np.float32), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    x = residual(g.op("Concat", x, skips[1], axis=1), time, "up.1")
+    x = residual(g.op("Concat", x, skips[0], axis=1), time, "up.0")
+    x = g.conv(g.silu(g.group_norm(x, "out.norm")), "out", 1, 1)
+    x = g.op("Transpose", g.shape(x, 0, 3, 2, 2, 8, 8), perm=[0, 1, 4, 2, 5, 3])
+    return g.shape(x, 0, 3, 16, 16)
+
+
+def diffusion(_, run, folder):
+    steps = 4
+    run("diffusion", "--connect", "cpu", "--steps", 40, "--batch", 8, "--max-loss", 9, "--samples", 8, "--sampling-steps", steps,
+        "--answers", folder + "/answers", "--out", folder + "/shapes.ppm")
+    noise, kinds, pictures, weights = take(folder, "noise", "kinds", "pictures")
+    g = Graph(weights)
+    x, kind = g.input("x", F32, noise.shape), g.input("kinds", I32, kinds.shape)
+    waves = g.input("waves", F32, [len(noise), 16])
+    c, s, c2, s2 = (g.input(name, F32, [1]) for name in ("c", "s", "c2", "s2"))
+    v = unet(g, x, waves, kind)
+    picture = g.op("Clip", g.op("Sub", g.op("Mul", c, x), g.op("Mul", s, v)), g.f32(-1), g.f32(1))
+    left = g.op("Div", g.op("Sub", x, g.op("Mul", c, picture)), s)
+    given = []
+    for i in range(steps):
+        u, after = 0.999 * (steps - i) / steps, 0.999 * (steps - i - 1) / steps
+        angle = u * np.pi * 1.6 ** np.arange(8)
+        row = np.concatenate([np.cos(angle), np.sin(angle)]).astype(np.float32)
+        mix = {"c": np.cos(u * np.pi / 2), "s": np.sin(u * np.pi / 2), "c2": np.cos(after * np.pi / 2), "s2": np.sin(after * np.pi / 2)}
+        given.append({"kinds": kinds, "waves": np.tile(row, (len(noise), 1))} | {k: np.array([a], np.float32) for k, a in mix.items()})
+    given[0]["x"] = noise
+    return g.model("next", g.op("Add", g.op("Mul", c2, picture), g.op("Mul", s2, left)), pictures), given, {"next": pictures}
+
+
+def speech(_, run, folder):
+    run("speech", "--connect", "cpu", "--steps", 12, "--batch", 8, "--held-out", 50, "--min-accuracy", 0, "--answers", folder + "/answers")
+    waves, scores, weights = take(folder, "waves", "scores")
+    g = Graph(weights)
+    x = g.op("Unsqueeze", g.input("waves", F32, waves.shape), np.array([2], np.int64))
+    window = g.op("HannWindow", np.array(256, np.int64), periodic=1)
+    x = g.op("STFT", x, np.array(128, np.int64), window, np.array(256, np.int64), onesided=1)
+    x = g.op("Transpose", g.op("ReduceSumSquare", x, np.array([3], np.int64), keepdims=0), perm=[0, 2, 1])
+    mel = 2595 * np.log10(1 + np.arange(129) * 8000 / 256 / 700)
+    at = mel / mel[-1] * 33 - np.arange(32)[:, None]
+    x = g.op("MatMul", np.maximum(0, 1 - np.abs(at - 1)).astype(np.float32), x)
+    x = g.op("Log", g.op("Add", x, g.f32(1e-3)))
+    x = g.op("Mul", g.op("Sub", x, g.mean(x, 1, 2, keep=True)), g.f32(0.5))
+    x = g.op("Transpose", g.op("Gelu", g.conv(x, "conv", 2, 1)), perm=[0, 2, 1])
+    x = g.op("Add", x, g.weight("places"))
+    for i in range(2):
+        name = f"layer.{i}."
+        qkv = g.op("Split", g.linear(g.layer_norm(x, name + "norm1"), name + "qkv", turned=False), n=3, axis=-1, num_outputs=3)
+        x = g.op("Add", x, g.linear(g.attention(*qkv, 4, 12), name + "out", turned=False))
+        y = g.op("Gelu", g.linear(g.layer_norm(x, name + "norm2"), name + "up", turned=False))
+        x = g.op("Add", x, g.linear(y, name + "down", turned=False))
+    y = g.linear(g.mean(g.layer_norm(x, "norm"), 1), "words", turned=False)
+    return g.model("scores", y, scores), [{"waves": waves}], {"scores": scores}
+
+
+def scan_of_batches(_, run, folder):
+    """Scan as version 8 has it, of a batch of three sequences, one input backwards: ONNX's node tests have batches of one."""
+    random = np.random.default_rng(5)
+    first, a, b = (random.standard_normal(shape, np.float32) for shape in ((3, 2), (3, 4, 2), (3, 4, 2)))
+    g = Graph({"w": random.standard_normal(2, np.float32)})
+    row = [helper.make_tensor_value_info(name, F32, [2]) for name in ("state", "x", "y", "next", "seen")]
+    body = [helper.make_node("Mul", ["state", "x"], ["p"]), helper.make_node("Add", ["p", "y"], ["next"]), helper.make_node("Neg", ["next"], ["seen"])]
+    inputs = ["", g.op("Mul", g.input("first", F32, first.shape), g.weight("w")), g.input("a", F32, a.shape), g.input("b", F32, b.shape)]
+    last, seen = g.op("Scan", *inputs, n=2, body=helper.make_graph(body, "body", row[:3], row[3:]), num_scan_inputs=2, directions=[0, 1])
+    want, state = np.zeros((3, 4, 2), np.float32), first * g.weights["w"]
+    for t in range(4):
+        state = state * a[:, t] + b[:, 3 - t]
+        want[:, t] = -state
+    all_of = np.concatenate([want, state[:, None]], axis=1)
+    y = g.op("Concat", seen, g.op("Unsqueeze", last, axes=[1]), axis=1)
+    return g.model("y", y, all_of, 8), [{"first": first, "a": a, "b": b}], {"y": all_of}
+
+
+MODELS = {"scan_of_batches": scan_of_batches} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
+TOLERANCE = 2e-5   # sums in another order, exp and erf of another library
+
+
+def steps_of(given, step):
+    """The result of the last step; what one gives is `x` of the next."""
+    x = None
+    for values in given:
+        x = step(values if x is None else values | {"x": x})
+    return x
+
+
+def onnxruntime_of(path, given, out):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return steps_of(given, lambda values: session.run([out], values)[0])
+
+
+def onnx_run_of(path, given, out, run, folder):
+    def step(values):
+        arguments = []
+        for name, value in values.items():
+            np.save(f"{folder}/{name}.npy", value)
+            arguments += ["--input", f"{name}={folder}/{name}.npy"]
+        run("onnx_run", path, *arguments, "--connect", "cpu", "--out", folder + "/out")
+        return np.load(f"{folder}/out/{out}.npy")
+    return steps_of(given, step)
+
+
+def changed(path, folder):
+    """The graph with each number of its weights a little different."""
+    model, random = onnx.load(path), np.random.default_rng(1)
+    for t in model.graph.initializer:
+        if t.name.startswith("weight"):
+            value = numpy_helper.to_array(t)
+            t.CopyFrom(numpy_helper.from_array(value * (1 + 1e-3 * random.standard_normal(value.shape, np.float32)), t.name))
+    onnx.save(model, folder + "/changed.onnx")
+    return folder + "/changed.onnx"
+
+
+def difference(what, got, want):
+    assert got.shape == want.shape and want.std() > 0 and np.isfinite(want).all(), (what, got.shape, want.shape)
+    error = np.abs(got - want).max() / np.abs(want).max()
+    print(f"{what}: the largest difference is {error:.1e} of the largest number")
+    return error
+
+
+def main():
+    name, programs, folder = sys.argv[1:]
+
+    def run(program, *arguments):
+        subprocess.run([f"{programs}/{program}", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
+
+    model, given, answers = MODELS[name](name, run, folder)
+    path = folder + "/model.onnx"
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    (out, ours), = answers.items()
+    theirs = onnxruntime_of(path, given, out)
+    good = difference(f"{name} and onnxruntime {onnxruntime.__version__}", ours, theirs) <= TOLERANCE
+    good &= difference(f"onnx_run and onnxruntime, {name}", onnx_run_of(path, given, out, run, folder), theirs) <= TOLERANCE
+    good &= difference(f"{name} and weights that differ by a thousandth", ours, onnxruntime_of(changed(path, folder), given, out)) > 2 * TOLERANCE
+    print(f"at most {TOLERANCE:.0e} is allowed, and more than twice that where weights differ")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

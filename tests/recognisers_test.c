@@ -1,0 +1,323 @@
+/* What each recogniser of parts of models is worth in steps that run, over two devices of given costs: with it and
+ * without it (gn_desc.unrecognised) results are the same bits, ops run elsewhere, and more bytes cross without it.
+ *
+ * Tier: quick address */
+#define GENIE_EXT
+#define GENIE_IMPLEMENTATION
+#include "genie.h"
+#include "test.h"
+
+enum { ROWS = 8, DIM = 64, HEADS = 4, HEAD = DIM / HEADS, WORDS = 96, SIDE = 16, MOST = 1 << 15 };
+
+static gn_ctx *g;
+static float numbers[1 << 16];
+static int32_t ids[ROWS * 3];
+
+/* ---- parts of models ---- */
+
+static gn_tensor weight(gn_shape s) { return gn_weight(g, GN_F32, s, numbers, "w"); }
+static gn_tensor given(gn_shape s) { return gn_data(g, GN_F32, s, numbers + 7); }
+static gn_tensor table(int64_t rows) { return weight(GN_SHAPE(rows, DIM)); }
+static gn_tensor found(gn_shape s) { return gn_data(g, GN_I32, s, ids); }
+static gn_tensor hidden(void) { return gn_tanh(given(GN_SHAPE(ROWS, DIM))); }
+static gn_tensor project(gn_tensor x) { return gn_matmul(x, weight(GN_SHAPE(DIM, DIM))); }
+static gn_tensor dense(gn_tensor x, int64_t in, int64_t out) {
+    return gn_add(gn_matmul(x, weight(GN_SHAPE(in, out))), weight(GN_SHAPE(out)));
+}
+static gn_tensor conv(gn_tensor x, int64_t out, int64_t in, int64_t kernel, int64_t groups) {
+    gn_conv_desc d = { .before = { kernel / 2, kernel / 2 }, .after = { kernel / 2, kernel / 2 }, .groups = groups };
+    return gn_conv(x, weight(GN_SHAPE(out, in / groups, kernel, kernel)), GN_NONE, &d);
+}
+static gn_tensor picture(int64_t channels) { return given(GN_SHAPE(1, channels, SIDE, SIDE)); }
+
+/* (rows, DIM) to (1, HEADS, rows, HEAD) */
+static gn_tensor heads(gn_tensor x, int64_t rows) {
+    return gn_permute(gn_reshape(x, GN_SHAPE(1, rows, HEADS, HEAD)), GN_AXES(0, 2, 1, 3));
+}
+/* Attention written out, of x (rows, DIM) over y (rows, DIM). */
+static gn_tensor attention(gn_tensor x, gn_tensor y, int64_t rows) {
+    gn_tensor q = heads(project(x), rows), k = heads(project(y), rows), v = heads(project(y), rows);
+    gn_tensor s = gn_softmax(gn_mul_c(gn_matmul(q, gn_transpose(k, 2, 3)), 0.25), -1);
+    return gn_reshape(gn_permute(gn_matmul(s, v), GN_AXES(0, 2, 1, 3)), GN_SHAPE(rows, DIM));
+}
+static gn_tensor norm(gn_tensor x) {
+    gn_tensor centred = gn_sub(x, gn_mean(x, GN_AXES(-1), true));
+    gn_tensor deviation = gn_sqrt(gn_add_c(gn_mean(gn_square(centred), GN_AXES(-1), true), 1e-5));
+    return gn_add(gn_mul(gn_div(centred, deviation), weight(GN_SHAPE(DIM))), weight(GN_SHAPE(DIM)));
+}
+static gn_tensor mlp(gn_tensor x) { return dense(gn_gelu(dense(x, DIM, 4 * DIM)), 4 * DIM, DIM); }
+static gn_tensor encoder(gn_tensor x, int64_t rows) {
+    gn_tensor a = norm(x);
+    x = gn_add(x, project(attention(a, a, rows)));
+    return gn_add(x, mlp(norm(x)));
+}
+
+/* ---- one graph for each recogniser ---- */
+
+static gn_tensor conv_stages(void) {
+    gn_tensor x = gn_relu(conv(picture(3), 16, 3, 3, 1));
+    x = gn_relu(gn_add(conv(x, 16, 16, 3, 1), weight(GN_SHAPE(16, 1, 1))));
+    return gn_relu(conv(x, 2, 16, 3, 1));
+}
+static gn_tensor conv_pipeline(void) {
+    gn_tensor x = picture(3);
+    for (int64_t in = 3, out = 16; out <= 32; in = out, out *= 2) {
+        x = gn_relu(gn_add(conv(x, out, in, 3, 1), weight(GN_SHAPE(out, 1, 1))));
+        x = gn_pool(x, &(gn_pool_desc){ .kernel = { 2, 2 }, .stride = { 2, 2 } });
+    }
+    return gn_relu(conv(x, 32, 32, 3, 1));
+}
+static gn_tensor conv_by_windows(void) {
+    gn_tensor x =
+        gn_im2col(given(GN_SHAPE(1, 3, 8, 8)), GN_SHAPE(3, 3), GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(1, 1));
+    return gn_relu(gn_add(gn_matmul(weight(GN_SHAPE(8, 27)), x), weight(GN_SHAPE(8, 1))));
+}
+static gn_tensor separable_conv(void) {
+    gn_tensor x = gn_tanh(picture(16));
+    return gn_relu(conv(gn_relu(conv(x, 16, 16, 3, 16)), 4, 16, 1, 1));
+}
+static gn_tensor pooling_head(void) {
+    gn_tensor x = gn_relu(conv(gn_tanh(picture(3)), 16, 3, 3, 1));
+    x = gn_pool(x, &(gn_pool_desc){ .kernel = { 4, 4 }, .stride = { 4, 4 } });
+    return gn_tanh(conv(x, 8, 16, 3, 1));
+}
+/* With a bias and learned places, also of rows and columns. */
+static gn_tensor patches(void) {
+    gn_tensor x = gn_permute(gn_reshape(picture(3), GN_SHAPE(1, 3, 4, 4, 4, 4)), GN_AXES(0, 2, 4, 1, 3, 5));
+    x = gn_matmul(gn_reshape(x, GN_SHAPE(16, 48)), weight(GN_SHAPE(48, DIM)));
+    x = gn_reshape(gn_add(gn_add(x, weight(GN_SHAPE(DIM))), weight(GN_SHAPE(16, DIM))), GN_SHAPE(4, 4, DIM));
+    x = gn_add(gn_add(x, weight(GN_SHAPE(4, 1, DIM))), weight(GN_SHAPE(4, DIM)));
+    return gn_reshape(x, GN_SHAPE(16, DIM));
+}
+static gn_tensor patch_embedding(void) { return project(gn_mean(gn_tanh(patches()), GN_AXES(0), true)); }
+static gn_tensor vision_encoder(void) { return encoder(patches(), 16); }
+static gn_tensor words(void) {
+    gn_tensor at = gn_embedding(table(ROWS), gn_arange(g, GN_I32, ROWS, 0, 1));
+    return gn_add(gn_embedding(table(WORDS), found(GN_SHAPE(ROWS))), at);
+}
+static gn_tensor positional_embedding(void) { return gn_tanh(gn_mul_c(words(), 8)); }
+static gn_tensor text_encoder(void) { return encoder(words(), ROWS); }
+static gn_tensor fusion(void) {
+    gn_tensor a = gn_tanh(project(hidden())), b = gn_tanh(project(gn_exp(hidden())));
+    return attention(a, b, ROWS);
+}
+static gn_tensor classifier_head(void) { return gn_softmax(dense(gn_relu(given(GN_SHAPE(64, 4))), 4, 512), -1); }
+static gn_tensor gated_mlp(void) {
+    gn_tensor x = hidden(), gate = gn_silu(gn_matmul(x, weight(GN_SHAPE(DIM, 4 * DIM))));
+    return gn_matmul(gn_mul(gate, gn_matmul(x, weight(GN_SHAPE(DIM, 4 * DIM)))), weight(GN_SHAPE(4 * DIM, DIM)));
+}
+static gn_tensor adapter(void) {
+    gn_tensor x = hidden(), low = gn_matmul(gn_matmul(x, weight(GN_SHAPE(DIM, 4))), weight(GN_SHAPE(4, DIM)));
+    return gn_tanh(gn_add(project(x), gn_mul_c(low, 0.5)));
+}
+static gn_tensor diffusion_step(void) {
+    gn_tensor x = picture(3), keep = gn_scalar(g, GN_F32, 0.8), take = gn_scalar(g, GN_F32, 0.6);
+    gn_tensor noise = conv(gn_tanh(conv(x, 16, 3, 3, 1)), 3, 16, 3, 1);
+    gn_tensor clean = gn_clamp(gn_div(gn_sub(x, gn_mul(take, noise)), keep), -1, 1);
+    return gn_add(gn_mul(clean, keep), gn_mul(noise, take));
+}
+static gn_tensor unet_skip(void) {
+    gn_tensor a = gn_relu(conv(picture(3), 16, 3, 3, 1)), b = gn_tanh(conv(a, 16, 16, 3, 1));
+    return gn_relu(conv(gn_concat((gn_tensor[]){ a, b }, 2, 1), 2, 32, 3, 1));
+}
+static gn_tensor embedding_bags(void) {
+    gn_tensor rows = gn_embedding(table(WORDS), found(GN_SHAPE(ROWS, 3)));
+    return gn_tanh(gn_matmul(gn_sum(rows, GN_AXES(1), false), weight(GN_SHAPE(DIM, 8))));
+}
+static gn_tensor interaction(void) {
+    static const int32_t below[6] = { 4, 8, 9, 12, 13, 14 };
+    gn_tensor part[4], x = hidden();
+    for (int i = 0; i < 4; i++) part[i] = gn_reshape(gn_tanh(project(x)), GN_SHAPE(ROWS, 1, DIM));
+    x = gn_concat(part, 4, 1);
+    x = gn_reshape(gn_matmul(x, gn_transpose(x, 1, 2)), GN_SHAPE(ROWS, 16));
+    return gn_tanh(dense(gn_index_select(x, 1, gn_data(g, GN_I32, GN_SHAPE(6), below)), 6, 8));
+}
+static gn_tensor recurrent_cell(void) {
+    gn_tensor x = gn_reshape(hidden(), GN_SHAPE(ROWS, 2, DIM / 2)), w = weight(GN_SHAPE(1, 4 * DIM, DIM / 2));
+    x = gn_recurrent(x, w, weight(GN_SHAPE(1, 4 * DIM, DIM)), &(gn_recurrent_desc){ .cell = GN_CELL_LSTM });
+    return gn_matmul(gn_relu(gn_reshape(x, GN_SHAPE(4 * (ROWS + 1), DIM))), weight(GN_SHAPE(DIM, 4)));
+}
+
+/* The base's weight is a state of the second device. */
+static gn_tensor state_of_second(gn_shape s) {
+    if (gn_device_count(g) > 1) gn_on(g, "1");
+    gn_tensor t = gn_state(g, GN_F32, s, numbers, "lives on the second device");
+    gn_on(g, NULL);
+    return t;
+}
+static gn_tensor adapter_of_a_base(void) {
+    gn_tensor x = hidden(), low = gn_matmul(gn_matmul(x, weight(GN_SHAPE(DIM, 4))), weight(GN_SHAPE(4, DIM)));
+    gn_tensor base = gn_matmul(x, state_of_second(GN_SHAPE(DIM, DIM)));
+    return gn_tanh(gn_add(base, gn_mul_c(low, 0.5)));
+}
+/* A step of decoding: the rotated key and the value go into caches, which the query attends to. */
+static gn_tensor rotary_decoding(void) {
+    gn_tensor x = gn_tanh(given(GN_SHAPE(1, DIM))), pos = gn_scalar(g, GN_I32, 5), at = gn_reshape(pos, GN_SHAPE(1));
+    gn_tensor q = gn_rotary(heads(project(x), 1), at, 10000, false), cache[2], v = heads(project(x), 1);
+    gn_tensor k = gn_rotary(heads(project(x), 1), at, 10000, false);
+    for (int i = 0; i < 2; i++) {
+        cache[i] = gn_state(g, GN_F32, GN_SHAPE(1, HEADS, 64, HEAD), numbers, i ? "values" : "keys");
+        cache[i] = gn_kv_append(cache[i], i ? v : k, pos);
+    }
+    x = gn_attention(q, cache[0], cache[1], &(gn_attention_desc){ .length = gn_add_c(pos, 1) });
+    return project(gn_tanh(gn_reshape(gn_permute(x, GN_AXES(0, 2, 1, 3)), GN_SHAPE(1, DIM))));
+}
+static gn_tensor two_towers(void) {
+    gn_tensor image = encoder(patches(), 16), text = encoder(words(), ROWS);
+    gn_tensor q = heads(project(text), ROWS), k = heads(project(image), 16), v = heads(project(image), 16);
+    return gn_matmul(gn_softmax(gn_matmul(q, gn_transpose(k, 2, 3)), -1), v);
+}
+
+/* ---- steps that run ---- */
+
+typedef struct block {
+    const char *name;
+    gn_tensor (*build)(void);
+    uint64_t off;
+    int cluster, policy; /* pair_make's and gn_policy, for which it matters */
+} block;
+
+typedef struct outcome {
+    float out[MOST];
+    size_t bytes_out;
+    uint64_t crossed; /* bytes between the devices in a step */
+    char where[512];  /* the device of each op */
+} outcome;
+
+typedef struct pair {
+    gn_cluster cluster;
+    gn_cluster_device devices[2];
+    gn_cluster_link links[9];
+} pair;
+
+/* The k-th of 324: slow and fast arithmetic, memory and links, devices near and far, alike and not. The program is
+   0.1 ms away. */
+static void pair_make(pair *c, int k) {
+    static const double flops[] = { 1e8, 1e10, 1e12 }, memory[] = { 1e8, 1e10, 1e12 }, links[] = { 1e8, 1e9, 1e11 },
+                        delays[] = { 1e-5, 1e-7, 1e-6 };
+    memset(c, 0, sizeof *c);
+    c->cluster = (gn_cluster){ 2, c->devices, c->links };
+    for (int d = 0; d < 2; d++) {
+        for (int r = 0; r < GN_RATE__COUNT; r++) c->devices[d].flops_per_s[r] = flops[k % 3] * (d && k / 162 ? 4 : 1);
+        c->devices[d].bytes_per_s = memory[k / 3 % 3];
+        c->devices[d].launch_s = delays[k / 9 % 2];
+    }
+    for (int i = 0; i < 9; i++)
+        c->links[i] = i % 3 == 2 || i / 3 == 2 ? (gn_cluster_link){ 1e-4, 1e9 }
+                                               : (gn_cluster_link){ delays[k / 18 % 3], links[k / 54 % 3] };
+}
+
+/* Two devices that are this CPU, each with an executor and memory of its own. */
+static gn_exec_i twin_tables[2];
+
+static void describe_first(void *self, gn_device_info *out) {
+    gn__cpu_describe(self, out);
+    snprintf(out->name, sizeof out->name, "twin:0");
+}
+static void describe_second(void *self, gn_device_info *out) {
+    gn__cpu_describe(self, out);
+    snprintf(out->name, sizeof out->name, "twin:1");
+}
+static gn_result twin_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
+    gn_result r = gn__cpu_open(d, out, f);
+    out->i = &twin_tables[d->device[strlen(d->device) - 1] == '1'];
+    return r;
+}
+static void use_twins(void) {
+    static const gn_driver_i driver = { .prefix = "twin", .open = twin_open };
+    twin_tables[0] = twin_tables[1] = gn__cpu_i;
+    twin_tables[0].describe = describe_first;
+    twin_tables[1].describe = describe_second;
+    gn_register_driver(&driver);
+}
+
+static gn_ctx *open_two(gn_policy policy, uint64_t off) {
+    return gn_open(&(gn_desc){
+        .devices = "twin:0,twin:1", .threads = 1, .policy = policy, .keep_placement = true, .unrecognised = off });
+}
+
+/* The device of each op of the latest plan, in the order of the graph. */
+static void places_of(char *out, size_t size) {
+    const gn__multi_plan *p = g->plans[g->n_plans - 1].exec_plan;
+    const gn_part *part = &g->cut.part;
+    const gn_schedule *s = &p->splits[p->n_splits - 1]->schedule;
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n_nodes && n + 1 < size; i++)
+        if (!part->nodes[i].leaf && part->nodes[i].n_ins) out[n++] = (char)('0' + s->device[i]);
+    out[n] = 0;
+}
+
+/* The second step is measured: where weights and states are is decided by then. */
+static bool run(const block *b, uint64_t off, outcome *o) {
+    pair c;
+    gn_stats before, after;
+    gn_info info = { 0 };
+    memset(o, 0, sizeof *o);
+    pair_make(&c, b->cluster);
+    g = open_two((gn_policy)b->policy, off);
+    bool ok = CHECK_RESULT(gn_status(g), GN_OK) && CHECK_RESULT(gn_set_cluster(g, &c.cluster), GN_OK);
+    for (int step = 0; ok && step < 2; step++) {
+        gn_get_stats(g, &before);
+        gn_tensor y = b->build();
+        ok = CHECK_RESULT(gn_describe(y, &info), GN_OK) && CHECK(info.bytes <= sizeof o->out) &&
+             CHECK_RESULT(gn_read(y, o->out, info.bytes), GN_OK);
+        if (!ok) break;
+        places_of(o->where, sizeof o->where);
+        gn_get_stats(g, &after);
+        ok = CHECK_RESULT(gn_step(g), GN_OK);
+    }
+    if (!ok) printf("  %s: %s\n", b->name, gn_last_error(g)->text);
+    o->bytes_out = info.bytes;
+    o->crossed = ok ? after.transfer_bytes - before.transfer_bytes : 0;
+    gn_close(g);
+    return ok;
+}
+
+#define OFF(role) GN_OFF_ROLE(GN_ROLE_##role)
+#define ENCODER (OFF(ATTENTION) | OFF(MLP) | OFF(NORM) | OFF(RESIDUAL) | OFF(LINEAR))
+static const block blocks[] = {
+    { "conv stages", conv_stages, OFF(CONV), 166, GN_MOST_THROUGHPUT },
+    { "a pipeline of conv stages", conv_pipeline, OFF(CONV) | OFF(POOLING), 4, GN_MOST_THROUGHPUT },
+    { "a conv by windows", conv_by_windows, OFF(CONV), 180, GN_MOST_THROUGHPUT },
+    { "a separable conv", separable_conv, OFF(SEPARABLE_CONV), 174, GN_MOST_THROUGHPUT },
+    { "pooling", pooling_head, OFF(POOLING), 9, GN_MOST_THROUGHPUT },
+    { "a patch embedding", patch_embedding, OFF(PATCHES), 170, GN_MOST_THROUGHPUT },
+    { "an encoder of pictures", vision_encoder, ENCODER | OFF(PATCHES), 0, GN_MOST_THROUGHPUT },
+    { "an encoder of text", text_encoder, ENCODER | OFF(EMBEDDING), 1, GN_LEAST_LATENCY },
+    { "a fusion of two towers", fusion, OFF(CROSS_ATTENTION), 169, GN_MOST_THROUGHPUT },
+    { "two towers", two_towers, ENCODER | OFF(PATCHES) | OFF(EMBEDDING) | OFF(CROSS_ATTENTION), 1, GN_LEAST_LATENCY },
+    { "a classifier head", classifier_head, OFF(HEAD), 12, GN_MOST_THROUGHPUT },
+    { "a gated MLP", gated_mlp, OFF(MLP), 184, GN_MOST_THROUGHPUT },
+    { "a positional embedding", positional_embedding, OFF(EMBEDDING), 229, GN_MOST_THROUGHPUT },
+    { "rotated keys of a cache", rotary_decoding, OFF(KV_APPEND), 3, GN_MOST_THROUGHPUT },
+    { "an adapter", adapter, OFF(ADAPTER), 165, GN_MOST_THROUGHPUT },
+    { "an adapter of a base that lives elsewhere", adapter_of_a_base, OFF(ADAPTER), 165, GN_MOST_THROUGHPUT },
+    { "a step of diffusion", diffusion_step, OFF(DENOISING), 170, GN_MOST_THROUGHPUT },
+    { "a skip of a U-Net", unet_skip, OFF(SKIP), 67, GN_MOST_THROUGHPUT },
+    { "bags of a table", embedding_bags, OFF(EMBEDDING_BAG), 0, GN_MOST_THROUGHPUT },
+    { "an interaction of features", interaction, OFF(INTERACTION), 250, GN_MOST_THROUGHPUT },
+    { "a recurrent layer", recurrent_cell, OFF(RECURRENT), 171, GN_MOST_THROUGHPUT },
+};
+
+TEST(each_recogniser_saves_bytes_in_a_step_that_runs) {
+    static outcome with, without;
+    for (int i = 0; i < TEST_COUNT(blocks); i++) {
+        if (!run(&blocks[i], 0, &with) || !run(&blocks[i], blocks[i].off, &without)) continue;
+        printf("  %s: %llu bytes cross, %llu unless it is recognised; ops run on %s and %s\n", blocks[i].name,
+               (unsigned long long)with.crossed, (unsigned long long)without.crossed, with.where, without.where);
+        CHECK_INT(with.bytes_out, without.bytes_out);
+        CHECK(!memcmp(with.out, without.out, with.bytes_out));
+        CHECK(with.crossed < without.crossed);
+        CHECK(strcmp(with.where, without.where) != 0);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const test_entry tests[] = { TEST_ENTRY(each_recogniser_saves_bytes_in_a_step_that_runs) };
+    test_begin(argc, argv);
+    for (int i = 0; i < TEST_COUNT(numbers); i++) numbers[i] = (float)test_random_real(-1, 1);
+    for (int i = 0; i < TEST_COUNT(ids); i++) ids[i] = (int32_t)test_random_int(0, ROWS - 1);
+    use_twins();
+    test_all(tests, TEST_COUNT(tests));
+    return test_end();
+}
