@@ -31496,8 +31496,8 @@ typedef struct gn__link {
     uint64_t came_ns;                /* when bytes last came, while the thread is traced */
     uint8_t *ahead; /* bytes [ahead_at, ahead_n) were received for the inbox while its thread computed */
     size_t ahead_at, ahead_n;
-    /* each piece of a large send: waits until the peer reads, and says how many of the n bytes may go at once; NULL: the
-       transport waits */
+    /* each piece of a large send: waits until the peer reads, and says how many of the n bytes may go at once; NULL:
+       the transport waits */
     gn_result (*before)(void *user, size_t n, size_t *out_n);
     void *before_user;
 } gn__link;
@@ -34232,6 +34232,13 @@ static void gn__session_unpin(gn__session *s) {
 static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_fault *fault, bool fatal);
 static gn_result gn__session_settle(gn__session *s, uint32_t left, gn_fault *f);
 
+/* The same for the weight of this digest, if it has come whole, and those before it. */
+static gn_result gn__session_settle_one(gn__session *s, const uint8_t digest[32], gn_fault *f) {
+    for (uint32_t i = s->n_whole; i-- > 0;)
+        if (memcmp(s->whole[i].digest, digest, 32) == 0) return gn__session_settle(s, s->n_whole - 1 - i, f);
+    return GN_OK;
+}
+
 static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault *f) {
     uint8_t have[GN__WIRE_ASK / 8];
     gn__msg_weight_ask d;
@@ -34240,9 +34247,7 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
     memset(have, 0, sizeof have);
     for (uint64_t i = 0; i < d.digests.n; i++) {
         gn__rd r = { d.digests.p + i * 40 + 32, d.digests.p + i * 40 + 40, false };
-        for (uint32_t k = 0; k < s->n_whole && !e; k++)
-            if (memcmp(s->whole[k].digest, d.digests.p + i * 40, 32) == 0) e = gn__session_settle(s, 0, f);
-        if (e) return e;
+        if ((e = gn__session_settle_one(s, d.digests.p + i * 40, f)) != GN_OK) return e;
         gn__held_weight *h = gn__session_find_weight(s, d.digests.p + i * 40, gn__get_u64(&r));
         if (!h) continue;
         gn__session_pin(s, h);
@@ -34626,12 +34631,14 @@ static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x,
                                              gn_slot_desc *desc, gn_fault *f) {
     if (put->fill != GN__FILL_DIGEST || put->digest.n != 32 || put->blob.n != 0)
         return gn_fail(f, GN_BAD_MESSAGE, "a weight is named by its digest");
+    gn_result e = gn__session_settle_one(s, put->digest.p, f);
+    if (e) return e;
     gn__held_weight *h = gn__session_find_weight(s, put->digest.p, desc->bytes);
     if (!h) return gn_fail(f, GN_BAD_DIGEST, "no weight of this digest and of %zu bytes was uploaded", desc->bytes);
     desc->host = h->weight->data;
     uint64_t begin = gn__span_begin();
     uint64_t put_us = gn_now_us();
-    gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
+    e = s->exec.i->slot_put(s->exec.self, desc, f);
     s->stages.put_us += gn_now_us() - put_us;
     gn_trace_end(GN_STAGE_UPLOAD, "slot_put", begin, desc->bytes, s->device);
     if (e) return e;
@@ -35709,7 +35716,7 @@ static gn_result gn__session_handle(gn__session *s, const gn__msg *m, gn_fault *
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
     gn__paying.spare = false;
-    bool amid = m->id == GN__MSG_WEIGHT_PUT || m->id == GN__MSG_WEIGHT_ASK;
+    bool amid = m->id == GN__MSG_WEIGHT_PUT || m->id == GN__MSG_WEIGHT_ASK || m->id == GN__MSG_SLOT_PUT;
     if (!amid && (e = gn__session_settle(s, 0, f)) != GN_OK) return e;
     if (gn__serve[m->id]) e = gn__session_blame(s, gn__serve[m->id](s, m, f), f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s is not expected here", gn__msgs[m->id - 1].name);

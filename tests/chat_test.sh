@@ -270,6 +270,24 @@ assert len(answer["tokens"]) == 2 and 0 < answer["weight_bytes_sent"] < answer["
 PYTHON
 }
 
+# A server that dies amid the weights: said at once.
+server_lost_amid_the_weights_is_told_at_once() {
+    local status=0 program begun
+    [ -d "$WORK/big" ] || big_model "$WORK/big" || return 1
+    start_server "$WORK/dies" && slow_line "$server_port" 16000000 "$WORK/dies" || return 1
+    sed "s/:$server_port/:$(cat "$WORK/dies/port")/" "$WORK/dies/url" >"$WORK/dies/through"
+    GENIE_HOME=$WORK/client5 "$EXAMPLES/chat" "$WORK/big" --prompt He --max-tokens 2 --json --connect "@$WORK/dies/through" \
+        >"$WORK/dies/out" 2>"$WORK/dies/errors" </dev/null &
+    program=$!
+    processes+=("$program")
+    within 20 test -e "$WORK/dies/begun" || { cat "$WORK/dies/errors"; return 1; }
+    begun=${EPOCHREALTIME/[.,]/}
+    kill -9 "$server_process"
+    wait "$program" || status=$?
+    echo "status $status after $(((${EPOCHREALTIME/[.,]/} - begun) / 1000)) ms"; cat "$WORK/dies/errors"
+    [ "$status" = 1 ] && grep -q 'sending the weights' "$WORK/dies/errors" && [ $((${EPOCHREALTIME/[.,]/} - begun)) -lt 5000000 ]
+}
+
 # A terminal: editing, history by the arrows, Ctrl-C at the line, Ctrl-D.
 terminal_edits_recalls_and_interrupts() {
     timeout 60 python3 - "$EXAMPLES/chat" "$model" <<'PYTHON'
@@ -366,6 +384,8 @@ check chat_with_a_lost_server_ends server_that_is_lost_ends_the_conversation
 check chat_ends_by_a_signal signal_ends_the_wait_for_a_line
 if has python3; then check chat_interrupted_amid_the_weights_sends_the_rest_the_next_time signal_amid_the_weights_ends_it_and_the_next_run_sends_the_rest
 else skip chat_interrupted_amid_the_weights_sends_the_rest_the_next_time "no python3 here"; fi
+if has python3; then check chat_with_a_server_lost_amid_the_weights_ends_at_once server_lost_amid_the_weights_is_told_at_once
+else skip chat_with_a_server_lost_amid_the_weights_ends_at_once "no python3 here"; fi
 if has python3; then check chat_on_a_terminal_edits_and_recalls terminal_edits_recalls_and_interrupts
 else skip chat_on_a_terminal_edits_and_recalls "no python3 here"; fi
 if python3 -c 'import gguf' 2>/dev/null; then
