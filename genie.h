@@ -31452,6 +31452,7 @@ GN__COLD_BEGIN
 
 #define GN__DEADLINE_MS 30000u
 #define GN__SEND_PIECE (32u << 10) /* bytes sent at once to a server that may be computing */
+#define GN__FAST_NS 40.0           /* a byte on a link that takes large pieces at once: 200 Mbit/s */
 #define GN__HEARD_US 1000u         /* in which a server that was heard is taken to be there */
 #define GN__PEEK_MS 5u             /* how often who waits looks whether gn_cancel was called */
 #define GN__CANCEL_US 1000000u     /* that a server may take to answer the steps that it was told to end */
@@ -31480,6 +31481,10 @@ GN__COLD_BEGIN
 #define GN__OWED_MAX (32u << 10)     /* bytes of answers outstanding while a client sends: fits any socket's buffer */
 #define GN__SOCKET_ROOM (16u << 10)  /* that any socket's buffer has for a writer, as gn__socket_bytes counts */
 
+/* weights of a session that have come whole and whose digests a server does not know yet, at most: a thread hashes no
+   faster than a network brings bytes */
+#define GN__WHOLE 2u
+
 /* ---- link: messages over a transport ---- */
 
 typedef struct gn__link {
@@ -31498,8 +31503,9 @@ typedef struct gn__link {
     uint64_t came_ns;                /* when bytes last came, while the thread is traced */
     uint8_t *ahead; /* bytes [ahead_at, ahead_n) were received for the inbox while its thread computed */
     size_t ahead_at, ahead_n;
-    gn_result (*before)(void *user); /* each piece of a large send: waits until the peer reads; NULL: the transport
-                                        waits */
+    /* each piece of a large send: waits until the peer reads, and says how many of the n bytes may go at once; NULL:
+       the transport waits */
+    gn_result (*before)(void *user, size_t n, size_t *out_n);
     void *before_user;
 } gn__link;
 
@@ -31526,8 +31532,8 @@ static gn_result gn__link_send(void *user, const uint8_t *p, size_t n) {
     if (n < GN__LARGE_SEND) return l->t.i->send(l->t.self, p, n, l->deadline_ms);
     uint64_t begin = gn_now_us();
     for (size_t at = 0, piece; !e && at < n; at += piece) {
-        piece = GN__MIN(n - at, l->before ? (size_t)GN__SEND_PIECE : n);
-        if (l->before) e = l->before(l->before_user);
+        piece = n - at;
+        if (l->before) e = l->before(l->before_user, n - at, &piece);
         if (!e) e = l->t.i->send(l->t.self, p + at, piece, l->deadline_ms);
     }
     if (!e) gn__link_pace(l, n, begin, gn_now_us());
@@ -32344,12 +32350,16 @@ static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
     return e;
 }
 
-/* gn__link.before, amidst a message: while the server computes and does not read, its signs of life are received. */
-static gn_result gn__remote_before(void *user) {
+/* gn__link.before, amidst a message: while the server computes and does not read, its signs of life are received. Where
+   none can come, all goes at once, if the link is known to be fast: each piece may take as long as the deadline. */
+static gn_result gn__remote_before(void *user, size_t n, size_t *out_n) {
     gn__remote *r = (gn__remote *)user;
     uint64_t start = gn_now_us(), frames = r->link.in.frames;
     bool asked = r->trace && r->trace->ticket; /* what comes may be more than buffers hold */
-    if ((r->n_flights == 0 || !(r->features & GN__FEATURE_ALIVE)) && !asked) return GN_OK;
+    bool silent = (r->n_flights == 0 || !(r->features & GN__FEATURE_ALIVE)) && !asked;
+    bool fast = r->link.paced && r->link.wire_ns < GN__FAST_NS;
+    *out_n = silent && fast ? n : GN__MIN(n, (size_t)GN__SEND_PIECE);
+    if (silent) return GN_OK;
     for (uint32_t state = gn__link_state(&r->link, 0); !(state & GN_LINK_WRITABLE);
          state = gn__link_state(&r->link, GN__PEEK_MS)) {
         gn_result e = state & GN_LINK_READABLE ? gn__remote_look(r, 0, NULL) : GN_TIMEOUT;
@@ -32873,7 +32883,14 @@ static gn_result gn__remote_send_weight(gn__remote *r, gn__packers *p, size_t i,
         r->stats->weight_bytes_known += w->slot.bytes;
         gn__remote_progress(r, 0, w->slot.bytes, 0, 0);
     } else e = gn__remote_upload(r, p, w, f);
-    return e ? e : gn__remote_put_slot(r, &w->slot, w->digest, f);
+    return e;
+}
+
+/* The slots of weights up to, not including, `end`, which are on the server. */
+static gn_result gn__remote_put_slots(gn__remote *r, size_t *put, size_t end, gn_fault *f) {
+    gn_result e = GN_OK;
+    for (; !e && *put < end; *put += !e) e = gn__remote_put_slot(r, &r->weights[*put].slot, r->weights[*put].digest, f);
+    return e;
 }
 
 /* Asks for weights from `first` on whose digests are known by now; *out: behind the last of them. */
@@ -32905,7 +32922,7 @@ static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     gn__hashers h;
     gn__packers p;
-    size_t sent = 0, asked = 0;
+    size_t sent = 0, asked = 0, put = 0;
     uint64_t bytes = r->stats->weight_bytes_sent, more = 0, left = 0, all = 0;
     if (r->n_weights == 0) return GN_OK;
     uint64_t start = gn_now_us();
@@ -32925,13 +32942,23 @@ static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
             uint64_t asks = gn_now_us();
             e = gn__remote_ask_some(r, &h, asked, &asked, f);
             p.ask_us += gn_now_us() - asks;
-        } else if (!(e = gn__remote_send_weight(r, &p, sent, f))) sent++;
+        } else {
+            e = gn__remote_send_weight(r, &p, sent, f);
+            sent += !e;
+            /* a slot waits for its weight's digest there: the next weights come meanwhile */
+            if (!e) e = gn__remote_put_slots(r, &put, sent - GN__MIN(sent, (size_t)GN__WHOLE), f);
+        }
+    if (!r->lost) {
+        gn_fault late;
+        gn_result last = gn__remote_put_slots(r, &put, sent, &late);
+        if (!e && last) e = gn__copy_fault(f, &late);
+    }
     gn__packers_end(&p);
     gn__hashers_end(&h);
     if (!e) gn__remote_tell_stages(r, &h, &p, all, r->stats->weight_bytes_sent - bytes, gn_now_us() - start);
     gn_trace_end(GN_STAGE_UPLOAD, "weights", begin, r->stats->weight_bytes_sent - bytes, NULL);
-    r->n_weights -= sent;
-    if (r->n_weights > 0 && sent > 0) memmove(r->weights, r->weights + sent, r->n_weights * sizeof *r->weights);
+    r->n_weights -= put;
+    if (r->n_weights > 0 && put > 0) memmove(r->weights, r->weights + put, r->n_weights * sizeof *r->weights);
     return e;
 }
 
@@ -33742,6 +33769,8 @@ typedef struct gn__hasher {
     uint8_t *data;
     uint64_t ready, done;        /* bytes that are there and that are hashed */
     uint64_t put, begun, filled; /* pieces that came; that a thread began with; that are there, without a gap */
+    uint32_t busy;               /* threads that look at the data */
+    bool held;                   /* none begins to: the data move */
     bool last, abandoned;        /* nothing more comes; the rest need not be hashed */
     uint64_t hash_us, fill_us;   /* of the threads */
     gn_fault wrong;              /* of the first piece that is not what it should be; result GN_OK: all are */
@@ -33762,6 +33791,7 @@ typedef struct gn__upload {
     bool refused;       /* the client was told; what still comes is dropped */
     uint8_t digest[32];
     uint64_t total, at, begun_us;
+    uint32_t request; /* that brought the last piece */
     uint8_t *data;
     size_t cap;
 } gn__upload;
@@ -33837,6 +33867,8 @@ typedef struct gn__session {
     gn__map weights; /* gn__held_weight by the weight's address */
     gn__held_weight *pinned;
     gn__upload upload;
+    gn__upload whole[GN__WHOLE]; /* weights that came before it and are hashed still */
+    uint32_t n_whole;
     gn__stages stages;
     gn__running running[GN__SERVER_QUEUE];
     size_t wants_bytes; /* of all of them */
@@ -34204,6 +34236,16 @@ static void gn__session_unpin(gn__session *s) {
     }
 }
 
+static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_fault *fault, bool fatal);
+static gn_result gn__session_settle(gn__session *s, uint32_t left, gn_fault *f);
+
+/* The same for the weight of this digest, if it has come whole, and those before it. */
+static gn_result gn__session_settle_one(gn__session *s, const uint8_t digest[32], gn_fault *f) {
+    for (uint32_t i = s->n_whole; i-- > 0;)
+        if (memcmp(s->whole[i].digest, digest, 32) == 0) return gn__session_settle(s, s->n_whole - 1 - i, f);
+    return GN_OK;
+}
+
 static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault *f) {
     uint8_t have[GN__WIRE_ASK / 8];
     gn__msg_weight_ask d;
@@ -34212,6 +34254,7 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
     memset(have, 0, sizeof have);
     for (uint64_t i = 0; i < d.digests.n; i++) {
         gn__rd r = { d.digests.p + i * 40 + 32, d.digests.p + i * 40 + 40, false };
+        if ((e = gn__session_settle_one(s, d.digests.p + i * 40, f)) != GN_OK) return e;
         gn__held_weight *h = gn__session_find_weight(s, d.digests.p + i * 40, gn__get_u64(&r));
         if (!h) continue;
         gn__session_pin(s, h);
@@ -34227,15 +34270,18 @@ static void gn__hasher_main(void *arg) {
     gn__hasher *hasher = (gn__hasher *)arg;
     gn__mutex_lock(&hasher->lock);
     for (;;) {
-        while (hasher->done == hasher->ready && !hasher->last) gn__cond_wait(&hasher->changed, &hasher->lock);
+        while (hasher->held || (hasher->done == hasher->ready && !hasher->last))
+            gn__cond_wait(&hasher->changed, &hasher->lock);
         if (hasher->done == hasher->ready || hasher->abandoned) break;
         size_t n = (size_t)GN__MIN(hasher->ready - hasher->done, (uint64_t)GN__BLOB_CHUNK);
         const uint8_t *p = hasher->data + hasher->done;
+        hasher->busy++;
         gn__mutex_unlock(&hasher->lock);
         uint64_t begin = gn_now_us();
         gn__net->hash_add(hasher->hash, p, n);
         gn__mutex_lock(&hasher->lock);
         hasher->hash_us += gn_now_us() - begin;
+        hasher->busy--;
         hasher->done += n;
         gn__cond_broadcast(&hasher->changed);
     }
@@ -34255,16 +34301,19 @@ static void gn__filler_main(void *arg) {
     gn_fault fault;
     gn__mutex_lock(&hasher->lock);
     for (;;) {
-        while (hasher->begun == hasher->put && !hasher->last) gn__cond_wait(&hasher->changed, &hasher->lock);
+        while (hasher->held || (hasher->begun == hasher->put && !hasher->last))
+            gn__cond_wait(&hasher->changed, &hasher->lock);
         if (hasher->begun == hasher->put) break;
         gn__fill *x = &hasher->fills[hasher->begun++ % hasher->n_fills];
         bool wanted = !hasher->wrong.result && !hasher->abandoned;
         uint8_t *to = hasher->data + x->at;
+        hasher->busy++;
         gn__mutex_unlock(&hasher->lock);
         uint64_t begin = gn_now_us();
         gn_result e = wanted ? gn__fill_get(&x->blob, to, x->n, x->element, hasher->codecs, &fault) : GN_OK;
         gn__mutex_lock(&hasher->lock);
         hasher->fill_us += gn_now_us() - begin;
+        hasher->busy--;
         if (e && !hasher->wrong.result) hasher->wrong = fault;
         x->done = true;
         for (; hasher->filled < hasher->put; hasher->filled++) {
@@ -34318,20 +34367,28 @@ static gn__hasher *gn__hasher_start(uint32_t codecs) {
     return NULL;
 }
 
-/* `ready` bytes are at data, which stays until the next wait. */
-static void gn__hasher_feed(gn__hasher *hasher, uint8_t *data, uint64_t ready) {
+/* `ready` bytes are there. */
+static void gn__hasher_feed(gn__hasher *hasher, uint64_t ready) {
     gn__mutex_lock(&hasher->lock);
-    hasher->data = data;
     hasher->ready = ready;
     gn__cond_broadcast(&hasher->changed);
     gn__mutex_unlock(&hasher->lock);
 }
 
-/* Until nobody looks at the data. */
-static void gn__hasher_wait(gn__hasher *hasher) {
+/* Until nobody looks at the data, and nobody does until gn__hasher_move: what each thread is at is ended, no more. */
+static void gn__hasher_hold(gn__hasher *hasher) {
     gn__mutex_lock(&hasher->lock);
-    while (hasher->filled != hasher->put || hasher->done != hasher->ready)
-        gn__cond_wait(&hasher->changed, &hasher->lock);
+    hasher->held = true;
+    while (hasher->busy > 0) gn__cond_wait(&hasher->changed, &hasher->lock);
+    gn__mutex_unlock(&hasher->lock);
+}
+
+/* Where the data are from now on. */
+static void gn__hasher_move(gn__hasher *hasher, uint8_t *data) {
+    gn__mutex_lock(&hasher->lock);
+    hasher->data = data;
+    hasher->held = false;
+    gn__cond_broadcast(&hasher->changed);
     gn__mutex_unlock(&hasher->lock);
 }
 
@@ -34370,58 +34427,66 @@ static gn_result gn__hasher_put(gn__hasher *hasher, gn__inbox *in, const gn__fil
     return GN_OK;
 }
 
-/* The digest of all that was fed, or of nothing in particular when it is abandoned or a piece was wrong: then why. */
-static gn_result gn__hasher_end(gn__hasher *hasher, bool abandoned, uint8_t digest[32], gn__stages *stages,
-                                gn_fault *f) {
+/* All pieces have come, or the rest is abandoned: ends the fillers. What was wrong with a piece comes back here. */
+static gn_result gn__hasher_filled(gn__hasher *hasher, bool abandoned, gn_fault *f) {
     gn__mutex_lock(&hasher->lock);
     hasher->abandoned = abandoned;
+    hasher->held = false;
     while (!abandoned && hasher->filled != hasher->put) gn__cond_wait(&hasher->changed, &hasher->lock);
     hasher->last = true;
     gn__cond_broadcast(&hasher->changed);
     gn__mutex_unlock(&hasher->lock);
     for (uint32_t i = 0; i < hasher->n_fillers; i++) gn__thread_join(&hasher->fillers[i]);
-    gn__thread_join(&hasher->thread);
-    gn__net->hash_end(hasher->hash, digest);
-    gn_result e = hasher->wrong.result ? gn__copy_fault(f, &hasher->wrong) : GN_OK;
-    stages->hash_us += hasher->hash_us;
-    stages->fill_us += hasher->fill_us;
+    hasher->n_fillers = 0;
     if (hasher->counted) gn__atomic_add(&gn__filled_now, UINT64_MAX);
+    hasher->counted = false;
     for (int i = 0; i < GN__FILLS; i++) gn__buf_deinit(&hasher->fills[i].message);
     gn__buf_deinit(&hasher->extra);
+    return hasher->wrong.result ? gn__copy_fault(f, &hasher->wrong) : GN_OK;
+}
+
+/* After gn__hasher_filled: the digest of all that came, or of nothing in particular when it was abandoned or a piece
+   was wrong. */
+static void gn__hasher_end(gn__hasher *hasher, uint8_t digest[32], gn__stages *stages) {
+    gn__thread_join(&hasher->thread);
+    gn__net->hash_end(hasher->hash, digest);
+    stages->hash_us += hasher->hash_us;
+    stages->fill_us += hasher->fill_us;
     gn__cond_deinit(&hasher->changed);
     gn__mutex_deinit(&hasher->lock);
     gn_free(hasher);
-    return e;
 }
 
 /* Frees the bytes, which nobody hashes any more. */
 static void gn__upload_free(gn__upload *u) {
     uint8_t ignored[32];
     gn__stages none;
-    if (u->hasher) (void)gn__hasher_end(u->hasher, true, ignored, &none, NULL);
+    if (u->hasher) {
+        (void)gn__hasher_filled(u->hasher, true, NULL);
+        gn__hasher_end(u->hasher, ignored, &none);
+    }
     u->hasher = NULL;
     gn_free(u->data);
     u->data = NULL;
     u->cap = 0;
 }
 
-static void gn__upload_end(gn__session *s) {
-    gn__upload_free(&s->upload);
-    memset(&s->upload, 0, sizeof s->upload);
+static void gn__upload_end(gn__upload *u) {
+    gn__upload_free(u);
+    memset(u, 0, sizeof *u);
 }
 
 /* The weight in the store, with a reference; from here on its bytes are the tenant's. NULL: no memory. */
-static gn__weight *gn__upload_enter(gn__session *s, const uint8_t digest[32]) {
+static gn__weight *gn__upload_enter(gn__session *s, gn__upload *u) {
     gn__store *store = &s->server->store;
-    gn__upload *u = &s->upload;
     gn__weight *made = (gn__weight *)gn__alloc_zero(sizeof *made);
     if (!made) return NULL;
-    memcpy(made->digest, digest, 32);
+    memcpy(made->digest, u->digest, 32);
     made->tenant = s->owner;
     made->bytes = u->total;
     made->data = u->data;
     gn__mutex_lock(&s->server->lock);
-    gn__weight *w = gn__store_find(store, s->owner, digest, u->total);
+    gn__weight *w = gn__store_find(store, s->owner, u->digest, u->total);
     if (w) gn__store_ref(store, w); /* another session of the tenant was faster */
     else if (gn__store_add(store, made)) w = made;
     gn__mutex_unlock(&s->server->lock);
@@ -34435,37 +34500,60 @@ static gn__weight *gn__upload_enter(gn__session *s, const uint8_t digest[32]) {
     return w;
 }
 
-/* All bytes are there: they must be what the digest says. */
-static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
-    gn__upload *u = &s->upload;
+/* All bytes are there: they must be what the digest says. The upload is over then. */
+static gn_result gn__upload_check(gn__session *s, gn__upload *u, gn_fault *f) {
     uint8_t digest[32];
-    uint64_t came = gn_now_us();
-    gn__stages *told = &s->stages;
-    gn_result e = u->hasher ? gn__hasher_end(u->hasher, false, digest, told, f) : GN_OK;
-    if (!u->hasher) gn__net->sha256(u->data, (size_t)u->total, digest);
+    uint64_t total = u->total, begin = gn_now_us();
+    if (u->hasher) gn__hasher_end(u->hasher, digest, &s->stages);
+    else gn__net->sha256(u->data, (size_t)total, digest);
     u->hasher = NULL;
-    told->bytes += u->total;
-    told->receive_us += came - u->begun_us;
-    told->end_us += gn_now_us() - came;
-    uint64_t total = u->total; /* the upload is cleared when it ends */
-    gn__session_timed(s, GN_TIMING_RECEIVE, 0, gn_now_us() - u->begun_us);
-    if (e) {
-        gn__upload_end(s);
-        return e;
-    }
+    s->stages.end_us += gn_now_us() - begin;
     if (memcmp(digest, u->digest, 32) != 0) {
-        gn__upload_end(s);
+        gn__upload_end(u);
         return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with",
                        (unsigned long long)total);
     }
     s->stats.weight_bytes_sent += total;
-    gn__weight *w = gn__upload_enter(s, digest);
-    gn__upload_end(s);
+    gn__weight *w = gn__upload_enter(s, u);
+    gn__upload_end(u);
     if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)total);
     gn__held_weight *h = gn__session_hold(s, w);
     if (!h) return gn__session_full(s, total, f);
     gn__session_pin(s, h);
     return GN_OK;
+}
+
+/* Checks those of the session's weights that have come whole until at most `left` are unchecked. The client is told of
+   each that is wrong. */
+static gn_result gn__session_settle(gn__session *s, uint32_t left, gn_fault *f) {
+    gn_result sent = GN_OK;
+    while (s->n_whole > left) {
+        gn__upload u = s->whole[0];
+        memmove(s->whole, s->whole + 1, --s->n_whole * sizeof u);
+        uint32_t request = u.request; /* the check ends the upload */
+        gn_fault fault = { GN_OK, GN_NO_NODE, "" };
+        gn_result e = gn__session_blame(s, gn__upload_check(s, &u, &fault), &fault);
+        if (e && !sent) sent = gn__session_refuse(s, request, &fault, false);
+    }
+    return sent ? gn_fail(f, sent, "%s", gn__result_text(sent)) : GN_OK;
+}
+
+/* The last piece has come. What is hashed by a thread is checked later: the next weight comes meanwhile. */
+static gn_result gn__upload_whole(gn__session *s, uint32_t request, gn_fault *f) {
+    gn__upload *u = &s->upload;
+    uint64_t begin = gn_now_us();
+    gn_result e = u->hasher ? gn__hasher_filled(u->hasher, false, f) : GN_OK;
+    s->stages.bytes += u->total;
+    s->stages.receive_us += gn_now_us() - u->begun_us;
+    gn__session_timed(s, GN_TIMING_RECEIVE, 0, gn_now_us() - u->begun_us);
+    s->stages.end_us += gn_now_us() - begin;
+    if (e) gn__upload_end(u);
+    if (e || !u->hasher) return e ? e : gn__upload_check(s, u, f);
+    e = gn__session_settle(s, GN__WHOLE - 1, f);
+    u->request = request;
+    s->whole[s->n_whole++] = *u;
+    memset(u, 0, sizeof *u);
+    return e;
 }
 
 /* Before what needs the weights: how they came. */
@@ -34481,20 +34569,23 @@ static void gn__session_tell_stages(gn__session *s) {
     memset(&s->stages, 0, sizeof s->stages);
 }
 
+#define GN__UPLOAD_LEAST (32u << 20) /* bytes: blocks from this size on grow without being copied */
+
 /* Room for n bytes more: memory grows with what has come. */
 static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
-    uint64_t want = u->at + n, cap = GN__MIN(u->total, GN__MAX(want, (uint64_t)u->cap * 2));
+    uint64_t want = u->at + n, more = GN__MAX((uint64_t)u->cap * 2, (uint64_t)GN__UPLOAD_LEAST);
+    uint64_t cap = GN__MIN(u->total, GN__MAX(want, more));
     if (u->total > s->limit) return gn__session_full(s, u->total, f);
     if (want <= u->cap) return GN_OK;
-    if (u->hasher) gn__hasher_wait(u->hasher); /* the bytes may move: what comes next has another place */
+    if (u->hasher) gn__hasher_hold(u->hasher); /* the bytes may move: what comes next has another place */
     uint8_t *data = (uint8_t *)gn_resize(u->data, (size_t)cap);
     if (!data && cap > want) data = (uint8_t *)gn_resize(u->data, (size_t)(cap = want));
     if (!data)
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)u->total);
     u->data = data;
     u->cap = (size_t)cap;
-    if (u->hasher) gn__hasher_feed(u->hasher, data, u->at);
+    if (u->hasher) gn__hasher_move(u->hasher, data);
     return GN_OK;
 }
 
@@ -34506,7 +34597,7 @@ static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *put,
     if (!e && u->hasher && u->hasher->n_fillers) e = gn__hasher_put(u->hasher, &s->link.in, &piece, f);
     else if (!e) {
         e = gn__fill_get(&put->blob, u->data + u->at, (size_t)n, put->element, s->link.codecs, f);
-        if (!e && u->hasher) gn__hasher_feed(u->hasher, u->data, u->at + n);
+        if (!e && u->hasher) gn__hasher_feed(u->hasher, u->at + n);
     }
     if (e && e != GN_BAD_MESSAGE) {
         gn__upload_free(u);
@@ -34522,7 +34613,7 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
     if (e) return e;
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "this server has no network unit, so no SHA-256");
     if (d.offset == 0) { /* a new one, or one that the client begins again */
-        gn__upload_end(s);
+        gn__upload_end(u);
         u->total = d.total;
         u->begun_us = gn_now_us();
         memcpy(u->digest, d.digest, 32);
@@ -34536,8 +34627,8 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
     if (e == GN_BAD_MESSAGE) return e;
     u->at += n;
     if (u->at < u->total) return e;
-    if (!u->refused) return gn__upload_finish(s, f);
-    gn__upload_end(s);
+    if (!u->refused) return gn__upload_whole(s, m->request, f);
+    gn__upload_end(u);
     return e;
 }
 
@@ -34547,12 +34638,14 @@ static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x,
                                              gn_slot_desc *desc, gn_fault *f) {
     if (put->fill != GN__FILL_DIGEST || put->digest.n != 32 || put->blob.n != 0)
         return gn_fail(f, GN_BAD_MESSAGE, "a weight is named by its digest");
+    gn_result e = gn__session_settle_one(s, put->digest.p, f);
+    if (e) return e;
     gn__held_weight *h = gn__session_find_weight(s, put->digest.p, desc->bytes);
     if (!h) return gn_fail(f, GN_BAD_DIGEST, "no weight of this digest and of %zu bytes was uploaded", desc->bytes);
     desc->host = h->weight->data;
     uint64_t begin = gn__span_begin();
     uint64_t put_us = gn_now_us();
-    gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
+    e = s->exec.i->slot_put(s->exec.self, desc, f);
     s->stages.put_us += gn_now_us() - put_us;
     gn_trace_end(GN_STAGE_UPLOAD, "slot_put", begin, desc->bytes, s->device);
     if (e) return e;
@@ -35630,6 +35723,8 @@ static gn_result gn__session_handle(gn__session *s, const gn__msg *m, gn_fault *
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
     gn__paying.spare = false;
+    bool amid = m->id == GN__MSG_WEIGHT_PUT || m->id == GN__MSG_WEIGHT_ASK || m->id == GN__MSG_SLOT_PUT;
+    if (!amid && (e = gn__session_settle(s, 0, f)) != GN_OK) return e;
     if (gn__serve[m->id]) e = gn__session_blame(s, gn__serve[m->id](s, m, f), f);
     else e = gn_fail(f, GN_BAD_MESSAGE, "message %s is not expected here", gn__msgs[m->id - 1].name);
     gn__paying.spare = true;
@@ -35668,8 +35763,10 @@ static void gn__session_free_memory(void *user) {
 
 /* Until the client goes, errs or the server stops; the reason is in *f, *out_request is the request to blame. */
 static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fault *f) {
-    gn__link_wait_limit w = { s->link.deadline_ms, true, &s->server->stop, &s->revoked };
+    gn__link_wait_limit w = { s->link.deadline_ms, true, &s->server->stop, &s->revoked }, soon = w;
     gn__msg m;
+    soon.deadline_ms = GN__PEEK_MS;
+    soon.idle = false;
     s->link.in.cuts = 1u << GN__MSG_SLOT_PUT | 1u << GN__MSG_PLAN_PUT | 1u << GN__MSG_STEP;
     s->link.in.free_memory = gn__session_free_memory;
     s->link.in.user = s;
@@ -35678,6 +35775,8 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
         if (gn__atomic_load(&s->revoked)) return gn__session_revoked(f); /* also for a client that never pauses */
         s->link.in.limit = gn__session_message_most(s);
         gn_result e = gn__inbox_next(&s->link.in, &m, f);
+        if (!e && m.id == 0 && s->n_whole > 0 && (e = gn__session_receive(s, &soon, &m, f)) == GN_TIMEOUT)
+            e = gn__session_settle(s, 0, f); /* nothing came for a while */
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
         if (e) return e;
         *out_request = m.request;
@@ -35978,6 +36077,7 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->slots.p);
     gn_free(s->weights.p);
     gn__upload_free(&s->upload);
+    for (uint32_t i = 0; i < s->n_whole; i++) gn__upload_free(&s->whole[i]);
     gn_free(s->kept);
     gn_free(s->args_bytes);
     gn_free(s->args);
@@ -36049,6 +36149,7 @@ static void gn__session_main(void *arg) {
     if (!e) {
         gn__session_log(s, NULL);
         e = gn__session_serve(s, &request, &why);
+        gn__session_settle(s, 0, NULL); /* who comes again need not send them again */
     }
     why.result = e;
     /* written once, before `lost` */

@@ -215,6 +215,79 @@ signal_ends_the_wait_for_a_line() {
     echo "status $status"; [ "$status" = 130 ]
 }
 
+# slow_line PORT BYTES DIR: passes connections on to a server on PORT, BYTES a second on their way up; DIR/port says where. DIR/begun is
+# there once 8 MB have passed.
+slow_line() {
+    python3 - "$@" <<'PYTHON' &
+import os, socket, sys, threading, time
+port, rate, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+def carry(source, sink, slowly):
+    passed = 0
+    try:
+        while data := source.recv(65536):
+            sink.sendall(data)
+            passed += len(data)
+            if slowly: time.sleep(len(data) / rate)
+            if slowly and passed > 8e6: open(folder + "/begun", "w").close()
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        source.close()
+listener = socket.create_server(("127.0.0.1", 0))
+open(folder + "/port.new", "w").write(str(listener.getsockname()[1]))
+os.rename(folder + "/port.new", folder + "/port")
+while True:
+    client, _ = listener.accept()
+    server = socket.create_connection(("127.0.0.1", port))
+    for pair in (client, server, True), (server, client, False): threading.Thread(target=carry, args=pair, daemon=True).start()
+PYTHON
+    processes+=("$!")
+    within 20 test -s "$3/port"
+}
+
+# Ctrl-C amid the weights: it ends at once with what a signal ends with, and what has come whole is not sent again.
+signal_amid_the_weights_ends_it_and_the_next_run_sends_the_rest() {
+    local status=0 program begun
+    [ -d "$WORK/big" ] || big_model "$WORK/big" || return 1
+    start_server "$WORK/slow" && slow_line "$server_port" 16000000 "$WORK/slow" || return 1
+    export GENIE_HOME=$WORK/client4
+    sed "s/:$server_port/:$(cat "$WORK/slow/port")/" "$WORK/slow/url" >"$WORK/slow/through"
+    "$EXAMPLES/chat" "$WORK/big" --prompt He --max-tokens 2 --json --connect "@$WORK/slow/through" >"$WORK/slow/out" 2>"$WORK/slow/errors" </dev/null &
+    program=$!
+    processes+=("$program")
+    within 20 test -e "$WORK/slow/begun" || { cat "$WORK/slow/errors"; return 1; }
+    begun=${EPOCHREALTIME/[.,]/}
+    kill -INT "$program"
+    wait "$program" || status=$?
+    echo "status $status after $(((${EPOCHREALTIME/[.,]/} - begun) / 1000)) ms"; cat "$WORK/slow/errors"
+    [ "$status" = 130 ] && [ ! -s "$WORK/slow/out" ] && ! grep -qiE 'error|failed' "$WORK/slow/errors" || return 1
+    [ $((${EPOCHREALTIME/[.,]/} - begun)) -lt 1000000 ] || return 1
+    chat "$WORK/big" --prompt He --max-tokens 2 --json --connect "127.0.0.1:$(cat "$WORK/slow/port")" >"$WORK/slow/out" || { cat "$WORK/chat.errors"; return 1; }
+    python3 - "$WORK/slow/out" <<'PYTHON'
+import json, sys
+answer = json.loads(open(sys.argv[1]).readlines()[-1])
+print(answer)
+assert len(answer["tokens"]) == 2 and 0 < answer["weight_bytes_sent"] < answer["weight_bytes"] - 4e6
+PYTHON
+}
+
+# A server that dies amid the weights: said at once.
+server_lost_amid_the_weights_is_told_at_once() {
+    local status=0 program begun
+    [ -d "$WORK/big" ] || big_model "$WORK/big" || return 1
+    start_server "$WORK/dies" && slow_line "$server_port" 16000000 "$WORK/dies" || return 1
+    sed "s/:$server_port/:$(cat "$WORK/dies/port")/" "$WORK/dies/url" >"$WORK/dies/through"
+    GENIE_HOME=$WORK/client5 "$EXAMPLES/chat" "$WORK/big" --prompt He --max-tokens 2 --json --connect "@$WORK/dies/through" \
+        >"$WORK/dies/out" 2>"$WORK/dies/errors" </dev/null &
+    program=$!
+    processes+=("$program")
+    within 20 test -e "$WORK/dies/begun" || { cat "$WORK/dies/errors"; return 1; }
+    begun=${EPOCHREALTIME/[.,]/}
+    kill -9 "$server_process"
+    wait "$program" || status=$?
+    echo "status $status after $(((${EPOCHREALTIME/[.,]/} - begun) / 1000)) ms"; cat "$WORK/dies/errors"
+    [ "$status" = 1 ] && grep -q 'sending the weights' "$WORK/dies/errors" && [ $((${EPOCHREALTIME/[.,]/} - begun)) -lt 5000000 ]
+}
+
 # A terminal: editing, history by the arrows, Ctrl-C at the line, Ctrl-D.
 terminal_edits_recalls_and_interrupts() {
     timeout 60 python3 - "$EXAMPLES/chat" "$model" <<'PYTHON'
@@ -309,6 +382,10 @@ check chat_tells_bad_input bad_input_is_told
 check chat_tells_what_it_needs_where_memory_is_short server_without_room_is_told_of
 check chat_with_a_lost_server_ends server_that_is_lost_ends_the_conversation
 check chat_ends_by_a_signal signal_ends_the_wait_for_a_line
+if has python3; then check chat_interrupted_amid_the_weights_sends_the_rest_the_next_time signal_amid_the_weights_ends_it_and_the_next_run_sends_the_rest
+else skip chat_interrupted_amid_the_weights_sends_the_rest_the_next_time "no python3 here"; fi
+if has python3; then check chat_with_a_server_lost_amid_the_weights_ends_at_once server_lost_amid_the_weights_is_told_at_once
+else skip chat_with_a_server_lost_amid_the_weights_ends_at_once "no python3 here"; fi
 if has python3; then check chat_on_a_terminal_edits_and_recalls terminal_edits_recalls_and_interrupts
 else skip chat_on_a_terminal_edits_and_recalls "no python3 here"; fi
 if python3 -c 'import gguf' 2>/dev/null; then

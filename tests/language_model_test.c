@@ -625,9 +625,25 @@ TEST(configuration_that_is_not_read_is_refused_by_its_name) {
                    "hidden_size (or n_embd) is missing (embedding_length in a GGUF file)");
     refused_config(&x, "\"num_hidden_layers\":2", "\"num_hidden_layers\":1", "layer_types has 2 entries for 1 layers");
     refused_config(&x, "\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "cannot share");
-    refused_config(&x, "\"hidden_act\"", "\"quantization_config\":{\"quant_method\":\"gptq\"},\"hidden_act\"",
-                   "quantised by \"gptq\"");
     refused_config(&x, "\"eos_token_id\":null", "\"eos_token_id\":\"no\"", "neither a token nor a list");
+    free(x.text);
+}
+
+/* Files of a hub whose weights are packed in a way that is not read: refused by the method's name. */
+TEST(weights_quantised_by_gptq_or_awq_are_refused_by_the_name_of_the_method) {
+    static const char *const methods[] = { "gptq", "awq", "bitsandbytes" };
+    golden x = golden_open("qwen2");
+    char directory[128], config[96], text[64];
+    model_directory("refused", directory);
+    write_model(directory, &x, NULL);
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        snprintf(config, sizeof config, "\"quantization_config\":{\"bits\":4,\"quant_method\":\"%s\"},\"hidden_act\"",
+                 methods[i]);
+        snprintf(text, sizeof text, "quantised by \"%s\", which is not read", methods[i]);
+        refused_config(&x, "\"hidden_act\"", config, text);
+    }
+    refused_config(&x, "\"hidden_act\"", "\"quantization_config\":{\"bits\":4},\"hidden_act\"",
+                   "quantised by a method, which is not read");
     free(x.text);
 }
 
@@ -701,6 +717,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(old_spelling_of_a_configuration_means_the_same),
         TEST_ENTRY(shards_and_names_without_prefix_and_buffers_are_the_same_model),
         TEST_ENTRY(configuration_that_is_not_read_is_refused_by_its_name),
+        TEST_ENTRY(weights_quantised_by_gptq_or_awq_are_refused_by_the_name_of_the_method),
         TEST_ENTRY(tensors_that_are_missing_or_too_many_are_named),
         TEST_ENTRY(context_longer_than_the_model_is_refused),
     };

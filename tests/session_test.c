@@ -930,6 +930,48 @@ TEST(a_large_weight_is_what_its_digest_says_or_refused) {
     free(bytes);
 }
 
+/* Those that have come whole are hashed while the next come: each wrong one is told by the request that ended it, the
+   right ones are there, and so they are after a client that left before it heard. */
+TEST(weights_that_come_one_after_another_are_each_told_right_or_wrong) {
+    enum { W = 5, WRONG = 1, AT = 100 };
+    const size_t total = (9 << 20) + 8, chunks = total / GN__BLOB_CHUNK + 1;
+    uint8_t *bytes = (uint8_t *)malloc(total), digest[W][32], asked[W * 40];
+    gn_server *s = open_server((gn_server_desc){ 0 });
+    raw *r = raw_open(s, "a");
+    for (int leaves = 0; leaves < 2; leaves++) {
+        for (size_t k = 0; k < W; k++) {
+            for (size_t i = 0; i < total; i++) bytes[i] = (uint8_t)(i * 7 + (i >> 10) * 31 + k + 50 * (size_t)leaves);
+            gn__net->sha256(bytes, total, digest[k]);
+            digest[k][5] ^= k == WRONG && !leaves;
+            raw_pieces(r, (uint32_t)(AT * (k + 1)), digest[k], bytes, total, 0, chunks);
+            memcpy(asked + k * 40, digest[k], 32);
+            for (size_t i = 0; i < 8; i++) asked[k * 40 + 32 + i] = (uint8_t)((uint64_t)total >> 8 * i);
+        }
+        const uint8_t all = leaves ? 0x1f : 0x1f & ~(1 << WRONG);
+        if (leaves) {
+            raw_close(r);
+            r = raw_open(s, "a");
+        } else
+            raw_expect(r, AT * (WRONG + 1) + (uint32_t)chunks - 1, GN_BAD_DIGEST, false, "does not have the SHA-256");
+        gn__msg_weight_ask ask = { { asked, W } };
+        gn__msg m = { 0, 0, NULL, 0, 0 };
+        gn__msg_weight_have have;
+        gn_fault f;
+        for (uint32_t tries = 0; tries < 200; tries++) { /* a session that is over may work for a moment still */
+            raw_send(r, GN__MSG_WEIGHT_ASK, 900 + tries, &ask);
+            CHECK_RESULT(raw_receive(r, &m), GN_OK);
+            if (!CHECK_INT(m.id, GN__MSG_WEIGHT_HAVE)) break;
+            CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &have, &f), GN_OK);
+            if (have.have.p[0] == all) break;
+            usleep(10000);
+        }
+        CHECK_INT(have.have.p[0], all);
+    }
+    raw_close(r);
+    gn_server_close(s);
+    free(bytes);
+}
+
 TEST(weights_hashed_by_several_threads_have_their_own_digests) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     enum { W = 7, N = 400000 }; /* 1.6 MB each */
@@ -3403,6 +3445,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(an_upload_may_begin_again),
     TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
     TEST_ENTRY(weights_hashed_by_several_threads_have_their_own_digests),
+    TEST_ENTRY(weights_that_come_one_after_another_are_each_told_right_or_wrong),
     TEST_ENTRY(a_wrong_piece_of_a_large_weight_ends_the_session),
     TEST_ENTRY(weights_packed_by_several_threads_arrive_whole),
     TEST_ENTRY(the_largest_weights_are_hashed_first),
