@@ -15271,13 +15271,16 @@ static bool needs_hopper(const kernel *k) {
     return strncmp(k->name, "wgmma_", 6) == 0 || strncmp(k->name, "sgemm_fed", 9) == 0;
 }
 
-/* What its kernels need of the device text, in its order, and these. Pieces without a name belong to all. */
+/* What its kernels need of the device text, in its order, and these. Pieces without a name belong to all; so do the
+   conversions, which stand-ins for instructions of tensor cores use where there are none. */
 static void put_program(const program *p, text *t) {
+    static const char always[] = "get put";
     code_needed c = { 0 };
     pthread_once(&code_index.once, code_make_index);
     for (int i = 0; i < p->n; i++) c.hopper = c.hopper || needs_hopper(p->kernels[i]);
     for (size_t i = 0; i < code_index.n_pieces; i++)
         if (!code_index.pieces[i].named) code_need(&c, i);
+    code_need_names(&c, always, strlen(always));
     for (int i = 0; i < p->n; i++) code_need_names(&c, p->kernels[i]->source, strlen(p->kernels[i]->source));
     while (c.n) {
         const code_piece *piece = &code_index.pieces[c.todo[--c.n]];
