@@ -34239,7 +34239,7 @@ static void gn__session_unpin(gn__session *s) {
 static gn_result gn__session_refuse(gn__session *s, uint32_t request, const gn_fault *fault, bool fatal);
 static gn_result gn__session_settle(gn__session *s, uint32_t left, gn_fault *f);
 
-/* The same for the weight of this digest, if it has come whole, and those before it. */
+/* Checks the weight of this digest, if it has come whole, and those that came before it. */
 static gn_result gn__session_settle_one(gn__session *s, const uint8_t digest[32], gn_fault *f) {
     for (uint32_t i = s->n_whole; i-- > 0;)
         if (memcmp(s->whole[i].digest, digest, 32) == 0) return gn__session_settle(s, s->n_whole - 1 - i, f);
@@ -35724,9 +35724,9 @@ static gn_result gn__session_handle(gn__session *s, const gn__msg *m, gn_fault *
     if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
     gn__paying.spare = false;
     bool amid = m->id == GN__MSG_WEIGHT_PUT || m->id == GN__MSG_WEIGHT_ASK || m->id == GN__MSG_SLOT_PUT;
-    if (!amid && (e = gn__session_settle(s, 0, f)) != GN_OK) return e;
-    if (gn__serve[m->id]) e = gn__session_blame(s, gn__serve[m->id](s, m, f), f);
-    else e = gn_fail(f, GN_BAD_MESSAGE, "message %s is not expected here", gn__msgs[m->id - 1].name);
+    if (!amid) e = gn__session_settle(s, 0, f);
+    if (!e && gn__serve[m->id]) e = gn__session_blame(s, gn__serve[m->id](s, m, f), f);
+    else if (!e) e = gn_fail(f, GN_BAD_MESSAGE, "message %s is not expected here", gn__msgs[m->id - 1].name);
     gn__paying.spare = true;
     if (!e && m->id == GN__MSG_STEP) return gn__session_advance(s, f);
     if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
