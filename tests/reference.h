@@ -1719,21 +1719,32 @@ static inline ref__dual ref__dual_bent(ref__dual a, ref_real y, ref_real s) {
     return (ref__dual){ y, fabsl(s) * a.e + fabsl(y), d, fabsl(s) * a.m + 2 * a.e * fabsl(a.d) + fabsl(d) };
 }
 
+/* The same where the slope jumps at x = `kink`: a value whose error reaches across it has the larger slope's error.
+ * A 64th is more than a bf16's eps times any tolerance. */
+static inline ref__dual ref__dual_kinked(ref__dual a, ref_real kink, ref_real y, ref_real s, ref_real other) {
+    ref__dual b = ref__dual_bent(a, y, s);
+    if (fabsl(a.v - kink) <= a.e / 64 && fabsl(other) > fabsl(s)) b.e += (fabsl(other) - fabsl(s)) * a.e;
+    return b;
+}
+
 static inline ref__dual ref__dual_act(gn_activation act, double clip, ref__dual a) {
     ref_real x = a.v, most = clip > 0 ? (ref_real)clip : (ref_real)INFINITY, s = 1 / (1 + expl(-x)),
              alpha = (ref_real)act.alpha, beta = (ref_real)act.beta, t = tanhl(x), u = 1 + fabsl(x), line;
     if (fabsl(x) > most) {
         a.v = x > 0 ? most : -most;
-        a.d = a.m = a.e = 0;
+        a.d = a.m = 0;
+        if (fabsl(x) - most > a.e / 64) a.e = 0;
         return ref__dual_act(act, 0, a);
     }
     switch (act.kind) {
     case GN_ACTIVATION_SIGMOID: return ref__dual_bent(a, s, s * (1 - s));
-    case GN_ACTIVATION_RELU: return ref__dual_bent(a, x > 0 ? x : 0, x > 0);
+    case GN_ACTIVATION_RELU: return ref__dual_kinked(a, 0, x > 0 ? x : 0, x > 0, x <= 0);
     case GN_ACTIVATION_SOFTSIGN: return ref__dual_bent(a, x / u, 1 / (u * u));
     case GN_ACTIVATION_SOFTPLUS: return ref__dual_bent(a, log1pl(expl(x)), s);
-    case GN_ACTIVATION_LEAKY_RELU: return ref__dual_bent(a, x > 0 ? x : alpha * x, x > 0 ? 1 : alpha);
-    case GN_ACTIVATION_ELU: return ref__dual_bent(a, x > 0 ? x : alpha * expm1l(x), x > 0 ? 1 : alpha * expl(x));
+    case GN_ACTIVATION_LEAKY_RELU:
+        return ref__dual_kinked(a, 0, x > 0 ? x : alpha * x, x > 0 ? 1 : alpha, x > 0 ? alpha : 1);
+    case GN_ACTIVATION_ELU:
+        return ref__dual_kinked(a, 0, x > 0 ? x : alpha * expm1l(x), x > 0 ? 1 : alpha * expl(x), x > 0 ? alpha : 1);
     case GN_ACTIVATION_AFFINE: a = ref__dual_bent(a, alpha * x + beta, alpha); break;
     case GN_ACTIVATION_SCALED_TANH:
         t = tanhl(beta * x);
@@ -1741,7 +1752,8 @@ static inline ref__dual ref__dual_act(gn_activation act, double clip, ref__dual 
     case GN_ACTIVATION_THRESHOLDED_RELU: return ref__dual_bent(a, x > alpha ? x : 0, x > alpha);
     case GN_ACTIVATION_HARD_SIGMOID:
         line = alpha * x + beta;
-        return ref__dual_bent(a, line < 0 ? 0 : line > 1 ? 1 : line, line > 0 && line < 1 ? alpha : 0);
+        return ref__dual_kinked(a, ((line > 0.5L) - beta) / alpha, line < 0 ? 0 : line > 1 ? 1 : line,
+                                line > 0 && line < 1 ? alpha : 0, line > 0 && line < 1 ? 0 : alpha);
     default: return ref__dual_bent(a, t, 1 - t * t);
     }
     a.e += fabsl(beta);
