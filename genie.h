@@ -27185,6 +27185,7 @@ typedef struct gn__loop {
     int narrow;        /* bytes of each element of registers that hold elements as they lie in memory, 0: they do not */
     int64_t tile;      /* elements */
     uint64_t stored;   /* gn__loop_stored */
+    uint64_t linked;   /* bit i: gn__loop_links */
     bool streams;      /* the result is larger than caches: it is written past them */
     bool fetches;      /* gn__ahead_fetch: not where small elements are streamed, which takes twice as long with it, nor
                           where all that is read and made stays in a cache */
@@ -27455,17 +27456,19 @@ static void gn__ahead_add(gn__ahead *ahead, const char *p, int64_t bytes) {
     ahead->bytes[ahead->n++] = bytes;
 }
 
-static void gn__ahead_fetch(const gn__ahead *ahead, uint32_t share, uint32_t shares) {
+/* Shares [begin, end) of all. */
+static void gn__ahead_fetch(const gn__ahead *ahead, uint32_t begin, uint32_t end, uint32_t shares) {
 #if defined(__GNUC__) || defined(__clang__)
     __asm__ volatile(""); /* GCC drops calls of a function that does nothing but prefetch */
     for (uint32_t i = 0; i < ahead->n; i++) {
         int64_t lines = (ahead->bytes[i] + 63) / 64;
-        for (int64_t l = lines * share / shares; l < lines * (share + 1) / shares; l++)
+        for (int64_t l = lines * begin / shares; l < lines * end / shares; l++)
             __builtin_prefetch(ahead->p[i] + 64 * l, 0, 2);
     }
 #else
     (void)ahead;
-    (void)share;
+    (void)begin;
+    (void)end;
     (void)shares;
 #endif
 }
@@ -27501,6 +27504,137 @@ static void gn__stream(gn__isa isa, char *to, const char *from, int64_t bytes) {
 #else
     (void)isa;
     memcpy(to, from, (size_t)bytes);
+#endif
+}
+
+/* Short ops of f32 of which each takes the result of the one before it: a chain, whose value stays in vector registers.
+ * One op at a time stores its tile and loads it again. */
+typedef struct gn__chained {
+    const float *with; /* the other operand; of SQUARE and RELU anything */
+    uint32_t kind;     /* twice the op, and one more where the value is the second operand */
+} gn__chained;
+enum { GN__CHAIN_MOST = 16 };
+#if GN__X86
+typedef float gn__float16 __attribute__((vector_size(64), may_alias, aligned(4)));
+#define GN__DEFINE_WIDE_OP(name)                                                                \
+    GN__TARGET_AVX512 GN__INLINE gn__float16 gn__float16_##name(gn__float16 a, gn__float16 b) { \
+        gn__float16 y;                                                                          \
+        __asm__("v" #name "ps %2, %1, %0" : "=v"(y) : "v"(a), "v"(b));                          \
+        return y;                                                                               \
+    }
+/* NaN wins, the first one's before the second's */
+#define GN__DEFINE_WIDE_CHOICE(name)                                                            \
+    GN__TARGET_AVX512 GN__INLINE gn__float16 gn__float16_##name(gn__float16 a, gn__float16 b) { \
+        gn__float16 y;                                                                          \
+        __asm__("v" #name "ps %2, %1, %0\n\tvcmpunordps %1, %1, %%k1\n\tvmovaps %1, %0%{%%k1%}" \
+                : "=&v"(y)                                                                      \
+                : "v"(a), "v"(b)                                                                \
+                : "k1");                                                                        \
+        return y;                                                                               \
+    }
+GN__DEFINE_WIDE_OP(add)
+GN__DEFINE_WIDE_OP(sub)
+GN__DEFINE_WIDE_OP(mul)
+GN__DEFINE_WIDE_CHOICE(min)
+GN__DEFINE_WIDE_CHOICE(max)
+#define gn__float8_add(a, b) gn__half_add(a, b)
+#define gn__float8_sub(a, b) gn__half_sub(a, b)
+#define gn__float8_mul(a, b) gn__half_mul(a, b)
+#define gn__float8_min(a, b) gn__half_first_nan(a, gn__half_min(a, b))
+#define gn__float8_max(a, b) gn__half_first_nan(a, gn__half_max(a, b))
+
+/* The value is V vectors, from element i on. */
+#define GN__LINK_BY(kind, V, value)                            \
+    case kind: {                                               \
+        GN__UNROLL for (int z = 0; z < (V); z++) y[z] = value; \
+        break;                                                 \
+    }
+#define GN__LINK(OP, V, name) \
+    GN__LINK_BY(2 * GN_OP_##OP, V, name(y[z], w[z])) GN__LINK_BY(2 * GN_OP_##OP + 1, V, name(w[z], y[z]))
+#define GN__DEFINE_CHAIN_BLOCK(name, attribute, vec, V, S)                                                             \
+    attribute static void name(float *to, const float *from, const gn__chained *l, uint32_t n, int64_t i, bool past) { \
+        typedef float aligned __attribute__((vector_size(sizeof(vec)), may_alias));                                    \
+        enum { W = sizeof(vec) / sizeof(float) };                                                                      \
+        vec y[V], w[V];                                                                                                \
+        GN__UNROLL for (int z = 0; z < V; z++) y[z] = *(const vec *)(const void *)(from + i + z * W);                  \
+        for (; n--; l++) {                                                                                             \
+            GN__UNROLL for (int z = 0; z < V; z++) w[z] = *(const vec *)(const void *)(l->with + i + z * W);           \
+            switch (l->kind) {                                                                                         \
+                GN__LINK(ADD, V, vec##_add)                                                                            \
+                GN__LINK(SUB, V, vec##_sub)                                                                            \
+                GN__LINK(MUL, V, vec##_mul)                                                                            \
+                GN__LINK(MINIMUM, V, vec##_min)                                                                        \
+                GN__LINK(MAXIMUM, V, vec##_max)                                                                        \
+                GN__LINK_BY(2 * GN_OP_RELU, V, vec##_max((vec){ 0 }, y[z]))                                            \
+            default: {                                                                                                 \
+                GN__UNROLL for (int z = 0; z < V; z++) y[z] = vec##_mul(y[z], y[z]);                                   \
+            }                                                                                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+        if (past) {                                                                                                    \
+            GN__UNROLL for (int z = 0; z < V; z++)                                                                     \
+                GN__STREAM_ONE(S, (aligned *)(void *)(to + i + z * W), (aligned)y[z]);                                 \
+            return;                                                                                                    \
+        }                                                                                                              \
+        GN__UNROLL for (int z = 0; z < V; z++) * (vec *)(void *)(to + i + z * W) = y[z];                               \
+    }
+GN__DEFINE_CHAIN_BLOCK(gn__chain_block_avx2, GN__TARGET_AVX2, gn__float8, 4, 256)
+GN__DEFINE_CHAIN_BLOCK(gn__chain_block_avx512, GN__TARGET_AVX512, gn__float16, 8, 512)
+GN__DEFINE_CHAIN_BLOCK(gn__chain_step_avx512, GN__TARGET_AVX512, gn__float16, 2, 512)
+#undef GN__LINK
+#undef GN__LINK_BY
+#undef GN__DEFINE_CHAIN_BLOCK
+#undef GN__DEFINE_WIDE_OP
+#undef GN__DEFINE_WIDE_CHOICE
+#endif
+
+static bool gn__op_links(const gn_instr *in) {
+    if (in->in_dtype != GN_F32 || in->out_dtype != GN_F32) return false;
+    return in->op == GN_OP_ADD || in->op == GN_OP_SUB || in->op == GN_OP_MUL || in->op == GN_OP_SQUARE ||
+           in->op == GN_OP_RELU || in->op == GN_OP_MINIMUM || in->op == GN_OP_MAXIMUM;
+}
+
+/* Whether the result of in[i] of n goes into in[i + 1] and nowhere else, and a chain can be made of both. */
+static bool gn__loop_links(const gn_instr *in, uint32_t i, uint32_t n) {
+    bool used = false;
+    if (i + 1 >= n || !gn__op_links(&in[i]) || !gn__op_links(&in[i + 1])) return false;
+    if (gn__ops[in[i + 1].op].most == 2 && in[i + 1].src[0] == in[i + 1].src[1]) return false;
+    for (uint32_t l = i + 1; l < n; l++) {
+        for (int k = 0; k < gn__ops[in[l].op].most; k++)
+            if (in[l].src[k] == in[i].dst) {
+                if (l > i + 1) return false;
+                used = true;
+            }
+        if (in[l].dst == in[i].dst) break;
+    }
+    return used;
+}
+
+/* Instructions from i on that run as a chain; 0 of none. */
+static uint32_t gn__loop_chain(const gn__loop *j, uint32_t i) {
+    uint32_t n = 0;
+    while (n + 1 < GN__CHAIN_MOST && i + n < 64 && j->linked >> (i + n) & 1) n++;
+    return n ? n + 1 : 0;
+}
+
+/* The n instructions of a chain on a tile of `elements`. past: the result is written past the caches. */
+static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *const *now, char *y, int64_t elements,
+                             bool past) {
+#if GN__X86
+    gn__chained links[GN__CHAIN_MOST];
+    int64_t whole = (elements + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1), i = 0;
+    float *to = (float *)(void *)y;
+    const float *from = (const float *)(const void *)now[in->src[0]];
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t alone = gn__ops[in[k].op].most == 1, turned = k && !alone && in[k].src[0] != in[k - 1].dst;
+        const char *with = now[in[k].src[alone ? 0 : !turned]];
+        links[k] = (gn__chained){ alone ? from : (const float *)(const void *)with, 2u * in[k].op + turned };
+    }
+    for (; isa == GN__ISA_AVX512 && i + 128 <= whole; i += 128) gn__chain_block_avx512(to, from, links, n, i, past);
+    for (; isa == GN__ISA_AVX512 && i < whole; i += 32) gn__chain_step_avx512(to, from, links, n, i, past);
+    for (; i < whole; i += 32) gn__chain_block_avx2(to, from, links, n, i, past);
+#else
+    (void)isa, (void)in, (void)n, (void)now, (void)y, (void)elements, (void)past;
 #endif
 }
 
@@ -27585,12 +27719,23 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     char *to = j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype);
     gn__loop_loads(j, own, now, at, n, lands && keeps && last == 0 ? to : NULL, &ahead);
     if (same || halves || truths) gn__ahead_add(&ahead, to, bytes); /* other conversions take longer than memory does */
-    for (uint32_t i = 0; i <= last; i++) {
+    for (uint32_t i = 0, chain; i <= last; i++) {
+        if ((chain = gn__loop_chain(j, i)) != 0) {
+            uint16_t dst = instrs[i + chain - 1].dst;
+            bool ends = i + chain > last, past = ends && j->streams && n % GN__TILE_STEP == 0;
+            char *y = ends && (lands || past) ? to : own[dst];
+            if (j->fetches) gn__ahead_fetch(&ahead, i, i + chain, step->n_instrs);
+            gn__loop_chained(isa, &instrs[i], chain, now, y, n, past);
+            now[dst] = y;
+            if (past) return GN_OK;
+            i += chain - 1;
+            continue;
+        }
         const gn_instr *in = &instrs[i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
         bool kept = keeps && i == last;
         now[in->dst] = i == last && lands ? to : kept ? now[in->src[0]] : own[in->dst];
-        if (j->fetches) gn__ahead_fetch(&ahead, i, step->n_instrs);
+        if (j->fetches) gn__ahead_fetch(&ahead, i, i + 1, step->n_instrs);
         gn_result r = GN_OK;
 #if GN__X86
         if (truths && i == last) {
@@ -27708,6 +27853,8 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
                    .failed = GN_OK,
                    .node = GN_NO_NODE };
     j.tile = gn__loop_tile_n(&r->plan->layout, step, j.out.dtype, (size_t)j.narrow);
+    for (uint32_t i = 0; i < 64 && i < step->n_instrs && GN__X86 && r->cpu->pool.isa >= GN__ISA_AVX2 && !j.narrow; i++)
+        if (gn__loop_links(r->plan->layout.instrs + step->instr, i, step->n_instrs)) j.linked |= (uint64_t)1 << i;
     return j;
 }
 

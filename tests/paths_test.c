@@ -550,6 +550,110 @@ static void check_edges(void) {
     CHECK(n_ops > 60);
 }
 
+/* ---- runs of short ops, of which loops keep the values in registers ---- */
+
+enum { LINKS = 40, MOST_CHAINED = 4096 + 37 };
+
+typedef struct chain_link {
+    int op, from, with; /* value 0 and 1: the inputs, 2: a number, 3 + i: what link i gave */
+} chain_link;
+
+static gn_tensor link_of(const chain_link *l, const gn_tensor *values) {
+    gn_tensor a = values[l->from], b = values[l->with];
+    switch (l->op) {
+    case 0: return gn_add(a, b);
+    case 1: return gn_sub(a, b);
+    case 2: return gn_mul(a, b);
+    case 3: return gn_minimum(a, b);
+    case 4: return gn_maximum(a, b);
+    case 5: return gn_relu(a);
+    case 6: return gn_square(a);
+    case 7: return gn_neg(a);
+    default: return gn_sigmoid(a);
+    }
+}
+
+/* Mostly the value before it, on either side; now and then two of any. */
+static void choose_links(chain_link *links, int n) {
+    for (int i = 0; i < n; i++) {
+        int last = i ? 2 + i : (int)test_random_int(0, 1), other = (int)test_random_int(0, 2 + i);
+        bool turned = test_random_int(0, 1) == 1, any = test_random_int(0, 7) == 0;
+        links[i].op = (int)test_random_int(0, test_random_int(0, 3) ? 6 : 8);
+        links[i].from = any ? (int)test_random_int(0, 2 + i) : turned ? other : last;
+        links[i].with = turned && !any ? last : other;
+    }
+}
+
+/* The last value, all ops in one read; or, if `alone`, each op in a step of its own. */
+static bool run_links(const chain_link *links, int n, int64_t elements, const uint32_t *a, const uint32_t *b,
+                      const char *isa, bool alone, uint32_t *out) {
+    gn_tensor values[3 + LINKS];
+    setenv("GENIE_ISA", isa, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
+    unsetenv("GENIE_ISA");
+    values[0] = gn_data(g, GN_F32, GN_SHAPE(elements), a);
+    values[1] = gn_data(g, GN_F32, GN_SHAPE(elements), b);
+    values[2] = gn_full(g, GN_F32, GN_SHAPE(elements), -0.75);
+    for (int i = 0; i < n; i++) {
+        values[3 + i] = link_of(&links[i], values);
+        if (alone) CHECK_RESULT(gn_read(values[3 + i], out, (size_t)elements * sizeof *out), GN_OK);
+    }
+    bool ok = CHECK_RESULT(gn_read(values[2 + n], out, (size_t)elements * sizeof *out), GN_OK);
+    gn_close(g);
+    return ok;
+}
+
+/* Small numbers, with NaN, infinities and zeros among them; as bits. */
+static void fill_links(uint32_t *to, int64_t n) {
+    static const uint32_t edges[] = { 0x7fc00000, 0xffc12345, 0x7f800000, 0xff800000, 0x80000000, 0 };
+    for (int64_t i = 0; i < n; i++) {
+        float x = (float)test_random_real(-2, 2);
+        memcpy(&to[i], &x, sizeof x);
+        if (test_random_int(0, 15) == 0) to[i] = edges[test_random_int(0, TEST_COUNT(edges) - 1)];
+    }
+}
+
+static void check_links(void) {
+    static const int64_t lengths[] = { 1, 31, 32, 33, 128, 161, 1024, MOST_CHAINED };
+    static uint32_t a[MOST_CHAINED], b[MOST_CHAINED], want[MOST_CHAINED], made[MOST_CHAINED];
+    static const char *const isas[] = { "avx512", "avx2", "base" };
+    fill_links(a, MOST_CHAINED);
+    fill_links(b, MOST_CHAINED);
+    for (int k = 0; k < 60; k++) {
+        chain_link links[LINKS];
+        int n = (int)test_random_int(1, k % 3 ? 9 : LINKS);
+        size_t bytes = (size_t)lengths[k % TEST_COUNT(lengths)] * sizeof *made;
+        choose_links(links, n);
+        run_links(links, n, lengths[k % TEST_COUNT(lengths)], a, b, "base", true, want);
+        for (int i = 0; i < TEST_COUNT(isas); i++) {
+            memset(made, 0xa5, sizeof made);
+            run_links(links, n, lengths[k % TEST_COUNT(lengths)], a, b, isas[i], false, made);
+            if (memcmp(made, want, bytes) != 0)
+                test_fail(__FILE__, __LINE__, "%d ops of %zu bytes on %s have other bits than one by one", n, bytes,
+                          isas[i]);
+        }
+    }
+}
+
+/* A result that is written past the caches, to the end of a tile that is not whole. */
+static void check_large_links(void) {
+    enum { N = (4 << 20) + 37 };
+    static const chain_link links[] = { { 2, 0, 2 }, { 0, 3, 1 }, { 4, 4, 2 }, { 1, 1, 5 }, { 5, 6, 0 } };
+    static const char *const isas[] = { "avx512", "avx2" };
+    uint32_t *all = (uint32_t *)calloc(4, (size_t)N * sizeof *all), *a = all, *b = a + N, *want = b + N,
+             *made = want + N;
+    if (!CHECK(all != NULL)) return;
+    fill_links(a, N);
+    fill_links(b, N);
+    run_links(links, TEST_COUNT(links), N, a, b, "base", true, want);
+    for (int i = 0; i < TEST_COUNT(isas); i++) {
+        memset(made, 0xa5, (size_t)N * sizeof *made);
+        run_links(links, TEST_COUNT(links), N, a, b, isas[i], false, made);
+        CHECK(memcmp(made, want, (size_t)N * sizeof *made) == 0);
+    }
+    free(all);
+}
+
 int main(int argc, char **argv) {
     static const char *const isas[] = { "avx512", "avx2", "base" };
     test_begin(argc, argv);
@@ -581,6 +685,11 @@ int main(int argc, char **argv) {
     }
     if (test_open("nan_and_edges_have_equal_bits_on_every_instruction_path")) {
         check_edges();
+        test_close();
+    }
+    if (test_open("short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path")) {
+        check_links();
+        check_large_links();
         test_close();
     }
     for (int i = 0; i < TEST_COUNT(cases); i++) {
