@@ -12515,6 +12515,13 @@ static void gn__pack_row(char *to, const char *from, int64_t panels, int64_t wid
     }
 }
 
+/* The same of several rows that are `row` bytes apart, panel by panel, so that each is written on and on. */
+static void gn__pack_rows(char *to, const char *from, int64_t row, int64_t rows, int64_t panels, int64_t wide,
+                          int64_t k) {
+    for (; panels > 0; panels--, to += wide * k, from += wide)
+        for (int64_t l = 0; l < rows; l++) gn__pack_row(to + l * wide, from + l * row, 1, wide, k);
+}
+
 /* k x cols of the side from (at, col) on, as gn__pack_b has them. */
 GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
                                           int64_t k, int nr) {
@@ -12811,6 +12818,19 @@ static void gn__pack_turned(char *out, const gn__gemm *g, int64_t col, int64_t c
         for (int64_t l = 0; l < k; l++) memset(out + (i / nr * nr * k + i % nr + l * nr) * size, 0, (size_t)size);
 }
 
+/* Whole panels of columns that lie as they are packed; rows are fetched while those before them are packed. */
+static void gn__pack_lying(char *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr) {
+    int64_t size = (int64_t)gn__bytes_of(g->dtype), row = g->bk * size;
+    for (int64_t l = 0, n; l < k; l += n) {
+        const char *from = g->b + (at + l) * row + col * size;
+        n = GN__MIN(k - l, (int64_t)GN__GEMM_AHEAD);
+        for (int64_t i = n; i < 2 * n; i++)
+            for (int64_t c = 0; c < cols * size; c += 64)
+                __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)(i * row + c)), 0, 2);
+        gn__pack_rows(out + l * nr * size, from, row, n, cols / nr, nr * size, k);
+    }
+}
+
 /* k x cols of B, in packed elements, from (at, col): panels of nr columns, k by nr, zero-padded. */
 GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
                                     int nr, bool pairs) {
@@ -12826,16 +12846,18 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
         gn__pack_turned((char *)out, g, col, cols, at, k, nr, pairs);
         return;
     }
+    if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) {
+        gn__pack_lying((char *)out, g, col, cols, at, k, nr);
+        return;
+    }
     memset(line, 0, (size_t)(padded * size));
     for (int64_t l = 0; l < k; l++) {
         const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
-        const char *from = (const char *)line;
         bool both = 2 * (at + l) + 1 < g->k;
         uintptr_t ahead = (uintptr_t)p + (uintptr_t)(GN__GEMM_AHEAD * (pairs ? 2 : 1) * g->bk * bytes);
         for (int64_t i = 0; i < cols * bytes && g->bn == 1; i += 64)
             __builtin_prefetch((const void *)(ahead + (uintptr_t)i), 0, 2);
-        if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) from = p;
-        else if (pairs && bytes == 2) {
+        if (pairs && bytes == 2) {
             const uint16_t *first = (const uint16_t *)(const void *)p;
             gn__pair_up((uint32_t *)(void *)line, first, both ? first + g->bk : first, g->bn, cols,
                         g->dtype == GN_BF16);
@@ -12848,7 +12870,7 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
             for (int64_t i = 0; i < cols; i++)
                 ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
         }
-        gn__pack_row((char *)out + l * nr * size, from, padded / nr, nr * size, k);
+        gn__pack_row((char *)out + l * nr * size, (const char *)line, padded / nr, nr * size, k);
     }
 }
 
@@ -12935,12 +12957,12 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
 #endif
 GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
-    if (first)
+    if (last)
+        for (int64_t i = 0; i < n; i++) sums[i] = (float)(totals[i] + (double)sums[i]);
+    else if (first)
         for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
     else
         for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];
-    if (last)
-        for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];
 }
 
 /* What additions have lost is NaN where a sum is infinite. */
