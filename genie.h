@@ -13426,8 +13426,11 @@ typedef struct gn__gemv {
     const char *w;       /* the large side: n rows, each k long */
     int64_t wn, wk;      /* its strides */
     const gn_view *lead; /* its rows where no stride tells them */
-    bool streams;        /* it is larger than second-level caches: read in the order that it lies in */
+    bool streams;        /* it is larger than second-level caches */
     int64_t width;       /* results of a task */
+    float *sums;         /* of a large side whose rows lie side by side: of each of the few, piece by piece, n of them;
+                            or NULL */
+    int64_t pieces;
 } gn__gemv;
 
 static const char *gn__gemv_row(const gn__gemv *j, int64_t row, int64_t at) {
@@ -13482,7 +13485,13 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
 
 /* results of a task; terms at once; how long the few may be to be made once, for all tasks */
 enum { GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE, GN__GEMV_DEEP = 1 << 18 };
-enum { GN__GEMV_STREAM = 1 << 21 }; /* bytes */
+enum { GN__GEMV_STREAM = 1 << 21, GN__GEMV_AHEAD = 4096 }; /* bytes */
+
+/* Of four pieces that are read side by side, what lies behind them is fetched into the first-level cache: no hardware
+ * sees one stream in them. */
+static void gn__fetch_ahead(const char *p, int64_t bytes) {
+    gn__fetch_lines((const char *)((uintptr_t)p + GN__GEMV_AHEAD), bytes);
+}
 
 /* Results [col, col + n) along rows: four rows at a time, one by four pieces, or piece by piece. */
 static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
@@ -13506,7 +13515,8 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 double *to = total + r * n + i, *off = lost + r * n + i;
                 if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
-                    m = j->streams ? 1 : GN__MAX((terms - q) / piece, 1);
+                    m = GN__MAX((terms - q) / piece, 1);
+                    if (j->streams) gn__fetch_ahead(b + q * bytes, GN__MIN(terms - q, m * piece) * bytes);
                     gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
                                  GN__MIN(terms - q, piece));
                 }
@@ -13539,6 +13549,36 @@ static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_
     }
 }
 
+/* Task t of j->sums: GN__CHUNK columns, or fewer, of a piece of rows. Threads share rows rather than columns, of which each
+   would read a short run at a time. */
+static void gn__gemv_sums_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemv *j = (const gn__gemv *)arg;
+    int64_t cuts = (j->n + GN__CHUNK - 1) / GN__CHUNK;
+    double few[GN__PIECE];
+    for (int64_t t = begin; t < end && !gn__pool_stops(j->g->pool); t++) {
+        int64_t piece = t / cuts, at = piece * GN__PIECE, k = GN__MIN(j->g->k - at, (int64_t)GN__PIECE),
+                col = t % cuts * j->n / cuts, n = (t % cuts + 1) * j->n / cuts - col;
+        gn__down rows = { gn__gemv_row(j, col, at), j->g->dtype, j->wk, j->wn, NULL, 0 };
+        for (int64_t r = 0; r < j->few; r++) {
+            float *y = j->sums + (r * j->pieces + piece) * j->n + col;
+            memset(y, 0, (size_t)n * sizeof *y);
+            gn__down_f32(j->kernels, y, (const float *)(const void *)gn__gemv_few(j, few, r, at, k), &rows, k, n);
+        }
+    }
+}
+
+/* Results [col, col + n) along rows, down them, or of their sums piece by piece. */
+static void gn__gemv_totals(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
+    if (!j->sums) {
+        if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
+        else gn__gemv_down(j, total, lost, col, n);
+        return;
+    }
+    for (int64_t r = 0; r < j->few; r++)
+        for (int64_t p = 0; p < j->pieces; p++)
+            gn__gemv_join_f32(total + r * n, j->sums + (r * j->pieces + p) * j->n + col, n);
+}
+
 /* Results [col, col + n) of all, in the order of C. */
 static void gn__gemv_store(const gn__gemv *j, const double *total, const double *lost, int64_t col, int64_t n) {
     double out[GN__GEMV_N], bias[GN__GEMV_FEW] = { 0 };
@@ -13566,8 +13606,7 @@ static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
         int64_t col = t * j->width, n = GN__MIN(j->n - col, j->width);
         memset(total, 0, (size_t)(j->few * n) * sizeof *total);
         memset(lost, 0, (size_t)(j->few * n) * sizeof *lost);
-        if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
-        else gn__gemv_down(j, total, lost, col, n);
+        gn__gemv_totals(j, total, lost, col, n);
         gn__gemv_store(j, total, lost, col, n);
     }
 }
@@ -13598,10 +13637,16 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
         j.x = room;
         j.ldx = g->k;
     }
+    if (j.streams && !wide && j.wk != 1 && j.wn == 1 && !j.lead && j.n >= 8) {
+        j.pieces = (g->k + GN__PIECE - 1) / GN__PIECE;
+        j.sums = (float *)gn__alloc_many((uint64_t)(j.few * j.pieces), (uint64_t)j.n, sizeof *j.sums);
+        if (j.sums) gn__pool_for(pool, j.pieces * ((j.n + GN__CHUNK - 1) / GN__CHUNK), 1, gn__gemv_sums_range, &j);
+    }
     int64_t share = (j.n + 4 * threads - 1) / (4 * threads);
     j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), GN__GEMV_N / j.few / 64 * 64);
     gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(GN__MIN(g->k, 16384) * j.few * j.width, 1),
                  gn__gemv_range, &j);
+    gn_free(j.sums);
     gn_free(room);
     return true;
 }
