@@ -4127,6 +4127,7 @@ static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx5
 /* The processor adds products of pairs of bf16 to f32, those of the upper halves first, rounding each sum. */
 static gn__atomic gn__bf16_pairs;
 #if GN__X86
+static gn__atomic gn__vnni; /* it adds products of pairs of 16-bit integers in one instruction */
 #define GN__PAIRS_BF16(sum, w, a) __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(a))
 GN__TARGET_AVX512 static bool gn__pairs_are_in_order(void) {
     typedef float vec __attribute__((vector_size(64)));
@@ -4155,6 +4156,7 @@ static gn__isa gn__isa_pick(void) {
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
     bool bf16 = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1); /* AVX512-BF16 */
     if (avx512 && bf16 && gn__pairs_are_in_order()) gn__atomic_store(&gn__bf16_pairs, 1);
+    if (avx512 && __builtin_cpu_supports("avx512vnni")) gn__atomic_store(&gn__vnni, 1);
     if (most >= GN__ISA_AVX512 && avx512 && avx2) return GN__ISA_AVX512;
     if (most >= GN__ISA_AVX2 && avx2) return GN__ISA_AVX2;
 #endif
@@ -10113,6 +10115,8 @@ typedef struct gn__kernels {
         __asm__("vpmaddwd %2, %1, %0" : "=v"(both) : "v"(both), "v"(w)); \
         sum += both;                                                     \
     } while (0)
+/* The same by AVX512-VNNI, which adds to sums in one instruction. */
+#define GN__MADD_VNNI(sum, a, w) __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(a))
 #define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES) \
     GN__DEFINE_MICRO_OF(name, attribute, T, W, MR, NV, NV, RUN, TIMES)
 /* WIDE: vectors of a row of packed B */
@@ -10560,6 +10564,7 @@ GN__DEFINE_TINY(f64, GN__TARGET_AVX2, double)
 #define GN__MADD_BF16(sum, a, w) GN__PAIRS_BF16(sum, w, a)
 GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
+GN__DEFINE_MICRO(pairs_vnni, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, GN__MADD_VNNI)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -10580,6 +10585,17 @@ static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
                 gn__micro_thin_f32),
 #endif
 };
+
+#if GN__X86
+static const gn__tiles gn__tiles_vnni = { GN__TILES(gn__micro_pairs_vnni, 16, 7, 2) };
+#endif
+/* Tiles of pairs of 16-bit integers; no micro: none on this path. */
+static const gn__tiles *gn__pair_tiles(const gn__kernels *k) {
+#if GN__X86
+    if (k == &gn__kernel_sets[GN__ISA_AVX512] && gn__atomic_load(&gn__vnni)) return &gn__tiles_vnni;
+#endif
+    return &k->pairs;
+}
 
 static const gn__kernels *gn__kernels_of(const gn__pool *p) { return &gn__kernel_sets[p ? p->isa : GN__ISA_BASE]; }
 
@@ -13174,7 +13190,7 @@ static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
     j->tiles = bf16                 ? &j->kernels->bf16
                : compute == GN__F32 ? &j->kernels->f32
                : compute == GN__F64 ? &j->kernels->f64
-               : j->pairs           ? &j->kernels->pairs
+               : j->pairs           ? gn__pair_tiles(j->kernels)
                                     : &j->kernels->i32;
     j->size = compute == GN__F64 ? 8 : 4;
     j->direct = gn__pack_direct(g, j->pairs) && (!g->win || g->win->direct);
