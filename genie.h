@@ -13660,8 +13660,9 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
     }
     int64_t share = (j.n + 4 * threads - 1) / (4 * threads);
     j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), GN__GEMV_N / j.few / 64 * 64);
-    gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(GN__MIN(g->k, 16384) * j.few * j.width, 1),
-                 gn__gemv_range, &j);
+    int64_t terms = j.sums ? j.pieces : GN__MIN(g->k, 16384);
+    gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(terms * j.few * j.width, 1), gn__gemv_range,
+                 &j);
     gn_free(j.sums);
     gn_free(room);
     return true;
