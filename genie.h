@@ -11689,6 +11689,11 @@ GN__NOINLINE static void gn__reduce_columns_run(void *arg, int64_t begin, int64_
                 from = t % j->blocks * GN__REDUCE_ROWS;
         gn__columns_run(j, &a, j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from,
                         GN__MIN(from + GN__REDUCE_ROWS, j->n), m);
+        if (j->lane >= GN__LANE_I8) {
+            char *to = j->blocks == 1 ? j->c->out.p : (char *)j->partials + t % j->blocks * gn__view_count(&j->c->out);
+            memcpy(to + outer * width + col, &a.y, (size_t)m);
+            continue;
+        }
         for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
             gn__partial one = gn__runs_result(j, &a, i, 1, from);
             if (j->blocks == 1) gn__reduce_store(j, at, &one);
@@ -11813,6 +11818,13 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
 /* Blocks of a result put together, in order; sums of floats by the tree that pieces are joined by. */
 static void gn__reduce_finish(const gn__reduce_job *j) {
     int64_t total = gn__view_count(&j->c->out);
+    if (j->columns && j->lane >= GN__LANE_I8) { /* bytes, a row of results for each block */
+        const char *rows = (const char *)j->partials;
+        memcpy(j->c->out.p, rows, (size_t)total);
+        gn__runners_of(j->c->pool, j->lane)
+            ->best(j->c->out.p, NULL, rows + total, total, j->blocks - 1, total, 0, j->kind == GN__REDUCE_MIN);
+        return;
+    }
     for (int64_t i = 0; i < total; i++) {
         gn__partial a = { 0, { 1, 0 }, 0, { 0, 0, 0, false } };
         gn__tree t;
