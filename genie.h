@@ -6060,6 +6060,11 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
         for (int64_t r = 0, spill = p->to_row == p->n * (B / 8) ? N / p->n + 1 : p->rows; r < p->rows; r++) { \
             char *to = p->to + r * p->to_row;                                                                 \
             uint##B##_t one = *(const loose *)(const void *)(p->from + r * p->from_row);                      \
+            if (p->n > 8 * N) {                                                                               \
+                *(loose *)(void *)to = one;                                                                   \
+                gn__repeat_bytes(to, B / 8, p->n * (B / 8));                                                  \
+                continue;                                                                                     \
+            }                                                                                                 \
             gn__v##B all = (gn__v##B){ 0 } + one;                                                             \
             int64_t i = 0, most = r + spill < p->rows ? p->n : p->n - N + 1;                                  \
             for (; i < most; i += N) *(gn__v##B *)(void *)(to + i * (B / 8)) = all;                           \
@@ -6411,7 +6416,9 @@ typedef struct gn__call {
     gn_fault *fault;
     int64_t reads; /* of an argsort: elements of each row that anything reads, from its first on; may be more than there
                       are */
-    const gn__feed *source; /* of a reduction for which gn__reduce_streams holds: makes in[0], whose memory holds
+    bool squares;  /* of a sum or mean: of the squares of in[0], a dense f32 or f64 */
+    const struct gn__call *joined; /* of a concat: the concat that is an input of it and has not run; NULL: it has */
+    const gn__feed *source;        /* of a reduction for which gn__reduce_streams holds: makes in[0], whose memory holds
                                  nothing; NULL: it is there */
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
@@ -10089,6 +10096,7 @@ typedef struct gn__kernels {
     void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     double (*sum16[2])(const void *x);
+    double (*squares[2])(const void *x); /* sum and sum64 of the squares; NULL: these are made first */
     gn__micro low, thin; /* f32 of GN__GEMM_LOW rows, and of the first half of the columns; NULL: none */
 } gn__kernels;
 
@@ -10561,6 +10569,16 @@ GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32)
 GN__DEFINE_MICRO_I32(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_TINY(f32, GN__TARGET_AVX2, float)
 GN__DEFINE_TINY(f64, GN__TARGET_AVX2, double)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=off")
+#endif
+#define GN__WIDE_SQUARE(p) (*(const vec *)(p) * *(const vec *)(p))
+GN__DEFINE_SUM(squares_f32, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, float, GN__WIDE_SQUARE)
+GN__DEFINE_SUM(squares_f64, GN__TARGET_AVX2, double, 4, GN__PIECE64, double, GN__WIDE_SQUARE)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 #define GN__MADD_BF16(sum, a, w) GN__PAIRS_BF16(sum, w, a)
 GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
@@ -10572,13 +10590,14 @@ GN__DEFINE_MICRO(pairs_vnni, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, G
 
 #define GN__OF_AVX2(...)                                                                                       \
     { GN__TILES(gn__micro_i32_avx2, 8, 6, 2) }, { GN__TILES(gn__micro_pairs_avx2, 8, 6, 2) }, { __VA_ARGS__ }, \
-        { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, { gn__down_f16, gn__down_bf16 }, {      \
-        gn__sum_f16, gn__sum_bf16                                                                              \
+        { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, { gn__down_f16, gn__down_bf16 },        \
+        { gn__sum_f16, gn__sum_bf16 }, {                                                                       \
+        gn__sum_squares_f32, gn__sum_squares_f64                                                               \
     }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, base, GN__BASE_SHAPE, { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) },
-               { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, NULL,
-               NULL),
+               { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL },
+               { NULL, NULL }, NULL, NULL),
 #if GN__X86
     GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL), NULL, NULL),
     GN__KERNELS(avx512, avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2)), gn__micro_low_f32,
@@ -10729,12 +10748,18 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
-/* The largest (least) of narrower integers, and down columns without places: compilers know the instructions. */
+/* The largest (least) of narrower integers, and down columns without places: compilers know the instructions. The fewer
+   of them a step takes, the further ahead memory is asked for; clang knows that too. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define GN__SHORT_LOOP _Pragma("GCC unroll 8")
+#else
+#define GN__SHORT_LOOP
+#endif
 #define GN__DEFINE_MOST(S, attribute, T)                                               \
     attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
         const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
         T most = (T)(x[0] ^ flip);                                                     \
-        for (int64_t i = 0; i < n; i++) {                                              \
+        GN__SHORT_LOOP for (int64_t i = 0; i < n; i++) {                               \
             T t = (T)(x[i] ^ flip);                                                    \
             most = t > most ? t : most;                                                \
         }                                                                              \
@@ -10748,11 +10773,14 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
         (void)at;                                                                                            \
         (void)first;                                                                                         \
         for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
-        for (int64_t r = 0; r < rows; r++, x += ldx)                                                         \
+        for (int64_t r = 0; r < rows; r += 2, x += 2 * ldx) { /* the last of an odd number twice */          \
+            const T *z = x + (r + 1 < rows ? ldx : 0);                                                       \
             for (int64_t i = 0; i < n; i++) {                                                                \
-                T t = (T)(x[i] ^ flip);                                                                      \
+                T t = (T)(x[i] ^ flip), u = (T)(z[i] ^ flip);                                                \
+                t = t > u ? t : u;                                                                           \
                 best[i] = t > best[i] ? t : best[i];                                                         \
             }                                                                                                \
+        }                                                                                                    \
         for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
     }
 #define GN__DEFINE_MOSTS(S, attribute)           \
@@ -10761,7 +10789,9 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
     GN__DEFINE_MOST(u8_##S, attribute, uint8_t)  \
     GN__DEFINE_PEAK(i8_##S, attribute, int8_t)   \
     GN__DEFINE_PEAK(u8_##S, attribute, uint8_t)
+GN__SMALL_BEGIN
 GN__DEFINE_MOSTS(base, )
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_MOSTS(avx2, GN__TARGET_AVX2)
 #endif
@@ -10872,6 +10902,27 @@ GN__DEFINE_PIECES(f64, double, double, GN__PIECE64, dot64, sum64, gn__ones64)
 /* where there is a kernel for them */
 GN__DEFINE_PIECES(f16, uint16_t, float, GN__PIECE, dot16[0], sum16[0], gn__ones)
 GN__DEFINE_PIECES(bf16, uint16_t, float, GN__PIECE, dot16[1], sum16[1], gn__ones)
+
+/* The same of the squares of n elements of f32 or f64, each rounded. */
+GN__NOINLINE static void gn__pieces_squares(const gn__kernels *k, gn__tree *t, bool f32, const char *x, int64_t n) {
+    int64_t joined = GN__JOINED * (f32 ? GN__PIECE : GN__PIECE64), width = f32 ? 4 : 8;
+    union {
+        float s[GN__JOINED * GN__PIECE];
+        double f[GN__JOINED * GN__PIECE64];
+    } y;
+    for (int64_t m; n > 0; n -= m, x += m * width) {
+        m = GN__MIN(n, joined);
+        if (m == joined && t->n % GN__JOINED == 0) {
+            gn__tree_add(t, k->squares[!f32](x), GN__JOINED);
+            continue;
+        }
+        memcpy(&y, x, (size_t)(m * width));
+        GN__ONE_BY_ONE for (int64_t i = 0; i < (f32 ? m : 0); i++) y.s[i] *= y.s[i];
+        GN__ONE_BY_ONE for (int64_t i = 0; i < (f32 ? 0 : m); i++) y.f[i] *= y.f[i];
+        if (f32) gn__pieces_f32(k, t, y.s, m);
+        else gn__pieces_f64(k, t, y.f, m);
+    }
+}
 
 static double gn__sum_f64(const gn__kernels *k, const double *x, int64_t n) {
     gn__tree t;
@@ -11423,6 +11474,7 @@ GN__NOINLINE static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial 
             p = (const char *)&x;
         }
         if (j->products) gn__prod_pieces(gn__products_of(j->c->pool), &a->prod, f32, p, n);
+        else if (j->c->squares) gn__pieces_squares(k, &t, f32, p, n);
         else if (f32) gn__pieces_f32(k, &t, (const float *)(const void *)p, n);
         else gn__pieces_f64(k, &t, (const double *)(const void *)p, n);
     }
@@ -11653,6 +11705,11 @@ GN__NOINLINE static void gn__reduce_columns_run(void *arg, int64_t begin, int64_
                 from = t % j->blocks * GN__REDUCE_ROWS;
         gn__columns_run(j, &a, j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from,
                         GN__MIN(from + GN__REDUCE_ROWS, j->n), m);
+        if (j->lane >= GN__LANE_I8) {
+            char *to = j->blocks == 1 ? j->c->out.p : (char *)j->partials + t % j->blocks * gn__view_count(&j->c->out);
+            memcpy(to + outer * width + col, &a.y, (size_t)m);
+            continue;
+        }
         for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
             gn__partial one = gn__runs_result(j, &a, i, 1, from);
             if (j->blocks == 1) gn__reduce_store(j, at, &one);
@@ -11777,6 +11834,13 @@ static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
 /* Blocks of a result put together, in order; sums of floats by the tree that pieces are joined by. */
 static void gn__reduce_finish(const gn__reduce_job *j) {
     int64_t total = gn__view_count(&j->c->out);
+    if (j->columns && j->lane >= GN__LANE_I8) { /* bytes, a row of results for each block */
+        const char *rows = (const char *)j->partials;
+        memcpy(j->c->out.p, rows, (size_t)total);
+        gn__runners_of(j->c->pool, j->lane)
+            ->best(j->c->out.p, NULL, rows + total, total, j->blocks - 1, total, 0, j->kind == GN__REDUCE_MIN);
+        return;
+    }
     for (int64_t i = 0; i < total; i++) {
         gn__partial a = { 0, { 1, 0 }, 0, { 0, 0, 0, false } };
         gn__tree t;
@@ -15173,13 +15237,86 @@ static gn_result gn__cpu_slice_put(const gn__call *c) {
     return GN_OK;
 }
 
-static gn_result gn__cpu_concat(const gn__call *c) {
+/* Bytes from the view's first element to the first and past the last that it has in memory. */
+static void gn__view_reach(const gn_view *v, int64_t *out_low, int64_t *out_high) {
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), low = 0, high = 1;
+    for (int k = 0; k < v->rank; k++) {
+        int64_t far = (v->dims[k] - 1) * v->strides[k];
+        if (far < 0) low += far;
+        else high += far;
+    }
+    *out_low = low * bytes;
+    *out_high = high * bytes;
+}
+
+/* What v shows of a dense `from`, of a `to` of the same dims; false: strides cannot say it. */
+static bool gn__view_elsewhere(const gn_view *v, const gn_view *from, const gn_view *to, gn_view *out) {
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), at = (v->p - from->p) / bytes;
+    *out = *v;
+    out->p = to->p;
+    for (int i = 0; i < v->rank; i++) {
+        int64_t s = from->strides[i], first = s > 0 ? at / s : -1, step = s > 0 ? v->strides[i] / s : 0,
+                last = first + step * (v->dims[i] - 1);
+        bool says = step * s == v->strides[i] || v->dims[i] == 1;
+        if (!says || first < 0 || first >= from->dims[i] || last < 0 || last >= from->dims[i]) return false;
+        at -= first * s;
+        out->p += first * to->strides[i] * bytes;
+        out->strides[i] = step * to->strides[i];
+    }
+    return v->rank == from->rank;
+}
+
+static bool gn__views_meet(const gn_view *a, const gn_view *b) {
+    int64_t low[2], high[2];
+    gn__view_reach(a, &low[0], &high[0]);
+    gn__view_reach(b, &low[1], &high[1]);
+    return (uintptr_t)a->p + (uintptr_t)low[0] < (uintptr_t)b->p + (uintptr_t)high[1] &&
+           (uintptr_t)b->p + (uintptr_t)low[1] < (uintptr_t)a->p + (uintptr_t)high[0];
+}
+
+/* Part i of a concat's result. */
+static gn_view gn__concat_part(const gn__call *c, int i) {
     int axis = gn__axis(c->attrs[0], c->out.rank);
     gn_view part = c->out;
+    part.dims[axis] = c->in[i].dims[axis];
+    for (int k = 0; k < i; k++) part.p += c->in[k].dims[axis] * part.strides[axis] * (int64_t)gn__bytes_of(part.dtype);
+    return part;
+}
+
+/* The input of a concat that is all of what another one makes. -1: there is none, or that one cannot make it within the
+   result: its inputs have been written over, or other inputs show it in a way that strides cannot say there. */
+static int gn__concat_joins(const gn__call *c, const gn__call *inner) {
+    int whole = c->n_in - 1;
+    gn_view part, v;
+    while (whole >= 0 && !(c->in[whole].p == inner->out.p && gn__view_is_dense(&c->in[whole]) &&
+                           gn__view_count(&c->in[whole]) == gn__view_count(&inner->out)))
+        whole--;
+    if (whole < 0 || c->out.rank != inner->out.rank) return -1;
+    part = gn__concat_part(c, whole);
+    if (memcmp(part.dims, inner->out.dims, (size_t)part.rank * sizeof *part.dims)) return -1;
+    for (int i = 0; i < inner->n_in; i++)
+        if (gn__views_meet(&inner->in[i], &c->out)) return -1;
+    for (int i = 0; i < c->n_in; i++)
+        if (gn__views_meet(&c->in[i], &inner->out) && !gn__view_elsewhere(&c->in[i], &inner->out, &part, &v)) return -1;
+    return whole;
+}
+
+static gn_result gn__cpu_concat(const gn__call *c) {
+    int whole = c->joined ? gn__concat_joins(c, c->joined) : -1;
+    int axis = gn__axis(c->attrs[0], c->out.rank);
+    gn_view part = c->out, made = c->out;
+    if (c->joined) {
+        gn__call inner = *c->joined;
+        if (whole >= 0) inner.out = made = gn__concat_part(c, whole);
+        gn__cpu_concat(&inner);
+    }
     for (int i = 0; i < c->n_in; i++) {
-        part.dims[axis] = c->in[i].dims[axis];
-        gn__move_view(c->pool, &part, &c->in[i]);
-        part.p += part.dims[axis] * part.strides[axis] * (int64_t)gn__bytes_of(c->out.dtype);
+        gn_view from = c->in[i];
+        part.dims[axis] = from.dims[axis];
+        if (whole >= 0 && gn__views_meet(&from, &c->joined->out))
+            gn__view_elsewhere(&c->in[i], &c->joined->out, &made, &from);
+        if (i != whole) gn__move_view(c->pool, &part, &from);
+        part.p += part.dims[axis] * part.strides[axis] * (int64_t)gn__bytes_of(part.dtype);
     }
     return GN_OK;
 }
@@ -26821,7 +26958,8 @@ typedef struct gn__cpu_plan {
     char **base;    /* per node, of this run */
     char **fresh;   /* per update: memory of the new version; kept from run to run */
     uint8_t *light; /* per step: whether it took less than waking threads would when it ran last */
-    uint8_t *feeds; /* per step: a loop whose result only the next step, a reduction, reads: it may run inside it */
+    /* per step: a loop (a concat) that only the next step, a reduction (a concat), reads: it may run inside it */
+    uint8_t *feeds;
 } gn__cpu_plan;
 
 static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
@@ -27005,6 +27143,18 @@ static void gn__cpu_plan_feeds(gn__cpu_plan *plan) {
     for (size_t i = 0; i + 1 < l->n_steps; i++) plan->feeds[i] = plan->feeds[i] && reads[l->steps[i].node] == 1;
 }
 
+/* The same of concats' and the concat that comes next, of which they may be several inputs. */
+static void gn__cpu_plan_joins(gn__cpu_plan *plan) {
+    const gn_part *p = plan->part;
+    const gn_layout *l = &plan->layout;
+    for (size_t i = 0; i + 1 < l->n_steps; i++) {
+        uint32_t node = l->steps[i].node, next = l->steps[i + 1].node;
+        bool both = p->nodes[node].op == GN_OP_CONCAT && p->nodes[next].op == GN_OP_CONCAT;
+        if (both && !(i && plan->feeds[i - 1]) && l->lay[node].place == GN_PLACE_BLOCK)
+            plan->feeds[i] = l->lay[node].last == next;
+    }
+}
+
 /* The constant that a register of a loop holds; NAN: none. */
 static double gn__loop_constant(const gn_layout *l, const gn_kernel_step *step, uint16_t reg) {
     for (uint32_t i = 0; i < step->n_loads; i++) {
@@ -27062,6 +27212,7 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part
     if (!plan->light) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     plan->feeds = plan->light + plan->layout.n_steps;
     gn__cpu_plan_feeds(plan);
+    gn__cpu_plan_joins(plan);
     gn__cpu_plan_slopes(&plan->layout);
     return gn__cpu_plan_fits(plan, f);
 }
@@ -27947,18 +28098,6 @@ static gn_result gn__loop_result(gn__run *r, const gn__loop *j) {
     return j->failed ? gn__run_fail(r, j->node, j->failed, "no memory for the tiles of a loop") : GN_OK;
 }
 
-/* Bytes from the view's first element to the first and past the last that it has in memory. */
-static void gn__view_reach(const gn_view *v, int64_t *out_low, int64_t *out_high) {
-    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), low = 0, high = 1;
-    for (int k = 0; k < v->rank; k++) {
-        int64_t far = (v->dims[k] - 1) * v->strides[k];
-        if (far < 0) low += far;
-        else high += far;
-    }
-    *out_low = low * bytes;
-    *out_high = high * bytes;
-}
-
 /* Bytes of memory that the loop reads and writes. */
 static int64_t gn__loop_bytes(const gn__loop *j) {
     int64_t bytes = gn__view_count(&j->out) * (int64_t)gn__bytes_of(j->out.dtype), low, high;
@@ -28076,19 +28215,31 @@ static void gn__loop_make(void *arg, char *to, int64_t at, int64_t n) {
 
 /* Whether anything that the loop reads lies where `out` does. */
 static bool gn__loop_meets(const gn__loop *j, const gn_view *out) {
-    uintptr_t begin = (uintptr_t)out->p, end = begin + (size_t)gn__view_count(out) * gn__bytes_of(out->dtype);
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *load = &j->run->plan->layout.loads[j->step->load + i];
+        gn_view v = load->view;
         if (load->constant) continue;
-        uintptr_t from = (uintptr_t)j->run->plan->base[load->base] + (uintptr_t)load->view.offset;
-        int64_t low, high;
-        gn__view_reach(&load->view, &low, &high);
-        if (from + (uintptr_t)low < end && begin < from + (uintptr_t)high) return true;
+        v.p = j->run->plan->base[load->base] + v.offset;
+        if (gn__views_meet(&v, out)) return true;
     }
     return false;
 }
 
 GN__COLD_BEGIN
+
+/* Whether a loop is the squares of floats that lie as its result would, at *out, and there is a kernel that adds them
+   up. */
+static bool gn__loop_squares(const gn__loop *j, char **out) {
+    const gn_layout *l = &j->run->plan->layout;
+    const gn_instr *in = &l->instrs[j->step->instr];
+    const gn_load *from = &l->loads[j->step->load];
+    bool is = j->step->n_instrs == 1 && j->step->n_loads == 1 && !from->constant &&
+              (in->op == GN_OP_SQUARE || (in->op == GN_OP_MUL && in->src[0] == in->src[1])) &&
+              (j->out.dtype == GN_F32 || j->out.dtype == GN_F64) && gn__view_is_dense(&from->view) &&
+              gn__view_count(&from->view) == gn__view_count(&j->out) && gn__kernels_of(&j->run->cpu->pool)->squares[0];
+    if (is) *out = j->run->plan->base[from->base] + from->view.offset;
+    return is;
+}
 
 static gn_view gn__undo_rows(const gn__undo *u) {
     gn__type t = { u->rows.dtype, { 3, { u->n, u->rows.dims[1], u->rows.dims[3] } } };
@@ -28156,31 +28307,42 @@ static gn_result gn__run_stopped(gn__run *r) {
     return gn__run_fail(r, GN_NO_NODE, why, gn__stop_text(why));
 }
 
+static gn__call gn__run_call(const gn__run *r, const gn_kernel_step *step, gn_view *in) {
+    const gn_part *p = r->plan->part;
+    const gn_part_node *n = &p->nodes[step->node];
+    for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
+    return (gn__call){ .in = in,
+                       .n_in = (int)n->n_ins,
+                       .out = gn__run_view(r, step->node),
+                       .attrs = p->attrs + n->attrs,
+                       .n_attrs = n->n_attrs,
+                       .pool = &r->cpu->pool,
+                       .fault = r->fault,
+                       .reads = step->reads == UINT32_MAX ? INT64_MAX : (int64_t)step->reads };
+}
+
 static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     const gn_part *p = r->plan->part;
     const gn_part_node *n = &p->nodes[step->node];
-    gn_view in[GN__MAX_INPUTS];
+    gn_view in[GN__MAX_INPUTS], joined[GN__MAX_INPUTS];
     size_t at = (size_t)(step - r->plan->layout.steps);
     if (step->n_instrs) {
         gn_result looped = r->plan->feeds[at] ? GN_OK : gn__run_loop(r, step);
         return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
-    for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
-    gn__call c = { in,
-                   (int)n->n_ins,
-                   gn__run_view(r, step->node),
-                   p->attrs + n->attrs,
-                   n->n_attrs,
-                   &r->cpu->pool,
-                   r->fault,
-                   step->reads == UINT32_MAX ? INT64_MAX : (int64_t)step->reads,
-                   NULL };
+    if (r->plan->feeds[at]) return GN_OK;
+    bool joins = n->op == GN_OP_CONCAT && at && r->plan->feeds[at - 1];
+    gn__call c = gn__run_call(r, step, in), inner;
+    if (joins) inner = gn__run_call(r, step - 1, joined);
+    c.joined = joins ? &inner : NULL;
     gn__loop fed;
     gn__feed source = { gn__loop_make, &fed };
-    if (at && r->plan->feeds[at - 1]) {
+    if (at && r->plan->feeds[at - 1] && !joins) {
         fed = gn__loop_of(r, step - 1);
         if (!gn__loop_meets(&fed, &c.out)) c.source = &source;
+        c.squares = c.source && (n->op == GN_OP_SUM || n->op == GN_OP_MEAN) && gn__loop_squares(&fed, &in[0].p);
         gn_result looped = c.source ? GN_OK : gn__run_loop(r, step - 1);
+        if (c.squares) c.source = NULL;
         if (looped != GN_OK) return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
     gn_result e = r->plan->layout.lay[step->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
@@ -39772,6 +39934,10 @@ GN__PN(ge)
 #undef GN__PN
 
 static gn_tensor gn__is_set(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "logical", a, &t, &bad)) return bad;
+    if (t.dtype == GN_BOOL) return gn__same(GN__AT, a, &t);
     return gn_ne_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
 }
 
