@@ -585,6 +585,81 @@ static void check_large(void) {
     }
 }
 
+/* ---- what is made within its only reader: the same bits as realised ---- */
+
+/* A tensor of at least 4 x 6 and what is made of it `depth` times: parts put side by side, padded, or seen another way. */
+static gn_tensor joined(gn_tensor x, int depth, bool realised) {
+    gn_tensor y = x;
+    int64_t axis = test_random_int(0, 1), cut;
+    switch (depth ? test_random_int(0, 4) : 5) {
+    case 0:
+    case 1:
+        cut = test_random_int(1, 3);
+        y = gn_concat((gn_tensor[]){ gn_slice(x, (int)axis, 0, cut, 1), x,
+                                     gn_flip(gn_slice(x, (int)axis, cut, 4, 1), GN_AXES((int)axis)) },
+                      3, (int)axis);
+        break;
+    case 2: y = gn_concat((gn_tensor[]){ x, x, gn_flip(x, GN_AXES((int)axis)) }, 3, (int)axis); break;
+    case 3:
+        y = gn_concat((gn_tensor[]){ gn_add_c(x, 1), gn_transpose(gn_transpose(x, 0, 1), 0, 1) }, 2, (int)axis);
+        break;
+    case 4:
+        y = gn_pad(x, GN_SHAPE(1, 2), GN_SHAPE(2, 1), test_random_int(0, 1) ? GN_PAD_EDGE : GN_PAD_REFLECT, 0);
+        break;
+    default: break;
+    }
+    if (realised && depth) CHECK_RESULT(gn_realize(&y, 1), GN_OK);
+    return depth ? joined(y, depth - 1, realised) : y;
+}
+
+static void check_joined(void) {
+    static double want[1 << 16], made[1 << 16];
+    static const gn_dtype kinds[] = { GN_F32, GN_F64, GN_F16, GN_U8 };
+    for (int k = 0; k < 400; k++) {
+        size_t bytes[2] = { 0, 0 };
+        uint64_t stream = test__.stream;
+        for (int realised = 0; realised < 2; realised++) {
+            gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
+            gn_info info;
+            test__.stream = stream;
+            gn_tensor x = gn_cast(gn_data(g, GN_F64, GN_SHAPE(4, 6), numbers + k), kinds[k % TEST_COUNT(kinds)]);
+            gn_tensor y = gn_cast(joined(x, 1 + k % 4, realised), GN_F64);
+            if (CHECK_RESULT(gn_describe(y, &info), GN_OK))
+                bytes[realised] = (size_t)(info.shape.dims[0] * info.shape.dims[1]) * sizeof *want;
+            CHECK(bytes[realised] <= sizeof want);
+            CHECK_RESULT(gn_read(y, realised ? made : want, bytes[realised]), GN_OK);
+            gn_close(g);
+        }
+        CHECK(bytes[0] == bytes[1] && memcmp(want, made, bytes[0]) == 0);
+    }
+}
+
+/* Sums of squares, and extremes down columns of bytes, of shapes that end within vectors, pieces and blocks. */
+static void check_made_within(void) {
+    for (int k = 0; k < 200; k++) {
+        int64_t rows = test_random_int(1, k % 2 ? 700 : 9), cols = test_random_int(1, 100000 / rows);
+        gn_axes axes = k % 3 == 0 ? GN_AXES(1) : k % 3 == 1 ? GN_AXES(0) : GN_ALL_AXES;
+        gn_dtype d = k & 4 ? GN_F64 : GN_F32, b = k & 4 ? GN_U8 : GN_I8;
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 + (uint32_t)(k % 2) });
+        gn_tensor x = gn_cast(gn_data(g, GN_F64, GN_SHAPE(rows, cols), numbers), d), square = gn_square(x),
+                  bytes = gn_cast(gn_mul_c(gn_data(g, GN_F64, GN_SHAPE(rows, cols), numbers), 60), b), two[4];
+        CHECK_RESULT(gn_realize((gn_tensor[]){ x, bytes }, 2), GN_OK);
+        two[0] = k & 8 ? gn_sum(gn_mul(x, x), axes, false) : gn_mean(gn_square(x), axes, false);
+        two[2] = k & 8 ? gn_max(bytes, axes, false) : gn_min(bytes, axes, false);
+        CHECK_RESULT(gn_realize((gn_tensor[]){ two[0], two[2], square }, 3), GN_OK);
+        two[1] = k & 8 ? gn_sum(square, axes, false) : gn_mean(square, axes, false);
+        bytes = gn_cast(bytes, GN_I32);
+        two[3] = k & 8 ? gn_max(bytes, axes, false) : gn_min(bytes, axes, false);
+        for (int i = 0; i < 4; i += 2) {
+            int32_t same = 0;
+            gn_tensor equal = gn_eq(gn_cast(two[i], GN_F64), gn_cast(two[i + 1], GN_F64));
+            CHECK_RESULT(gn_read(gn_min(gn_cast(equal, GN_I32), GN_ALL_AXES, false), &same, sizeof same), GN_OK);
+            if (!same) test_fail(__FILE__, __LINE__, "case %d, %d x %d: other bits", k, (int)rows, (int)cols);
+        }
+        gn_close(g);
+    }
+}
+
 /* ---- runs of short ops, of which loops keep the values in registers ---- */
 
 enum { LINKS = 40, MOST_CHAINED = 4096 + 37 };
@@ -725,6 +800,16 @@ int main(int argc, char **argv) {
     if (test_open("columns_of_a_large_matrix_have_equal_bits_alone_and_among_others")) {
         fill_numbers();
         check_large();
+        test_close();
+    }
+    if (test_open("concats_within_concats_have_the_bits_of_realised_ones")) {
+        fill_numbers();
+        check_joined();
+        test_close();
+    }
+    if (test_open("sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones")) {
+        fill_numbers();
+        check_made_within();
         test_close();
     }
     if (test_open("short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path")) {

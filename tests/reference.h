@@ -1752,7 +1752,10 @@ static inline ref__dual ref__dual_act(gn_activation act, double clip, ref__dual 
     case GN_ACTIVATION_THRESHOLDED_RELU: return ref__dual_bent(a, x > alpha ? x : 0, x > alpha);
     case GN_ACTIVATION_HARD_SIGMOID:
         line = alpha * x + beta;
-        return ref__dual_kinked(a, ((line > 0.5L) - beta) / alpha, line < 0 ? 0 : line > 1 ? 1 : line,
+        return ref__dual_kinked(a, ((line > 0.5L) - beta) / alpha,
+                                line < 0   ? 0
+                                : line > 1 ? 1
+                                           : line,
                                 line > 0 && line < 1 ? alpha : 0, line > 0 && line < 1 ? 0 : alpha);
     default: return ref__dual_bent(a, t, 1 - t * t);
     }
