@@ -13568,7 +13568,7 @@ enum { GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE, GN__GEMV_DEEP = 1 << 1
 enum { GN__GEMV_STREAM = 1 << 21, GN__GEMV_AHEAD = 4096 }; /* bytes */
 
 /* Of four pieces that are read side by side, what lies behind them is fetched into the first-level cache: no hardware
- * sees one stream in them. */
+ * sees one stream in them. Not where the other side is as long, and read once: pieces one by one are then quicker. */
 static void gn__fetch_ahead(const char *p, int64_t bytes) {
     gn__fetch_lines((const char *)((uintptr_t)p + GN__GEMV_AHEAD), bytes);
 }
@@ -13595,8 +13595,8 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 double *to = total + r * n + i, *off = lost + r * n + i;
                 if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
-                    m = GN__MAX((terms - q) / piece, 1);
-                    if (j->streams) gn__fetch_ahead(b + q * bytes, GN__MIN(terms - q, m * piece) * bytes);
+                    m = j->streams && j->n < 8 ? 1 : GN__MAX((terms - q) / piece, 1);
+                    if (j->streams && j->n >= 8) gn__fetch_ahead(b + q * bytes, GN__MIN(terms - q, m * piece) * bytes);
                     gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
                                  GN__MIN(terms - q, piece));
                 }
