@@ -13629,8 +13629,8 @@ static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_
     }
 }
 
-/* Task t of j->sums: GN__CHUNK columns, or fewer, of a piece of rows. Threads share rows rather than columns, of which each
-   would read a short run at a time. */
+/* Task t of j->sums: GN__CHUNK columns, or fewer, of a piece of rows. Threads share rows rather than columns, of which
+   each would read a short run at a time. */
 static void gn__gemv_sums_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemv *j = (const gn__gemv *)arg;
     int64_t cuts = (j->n + GN__CHUNK - 1) / GN__CHUNK;

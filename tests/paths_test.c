@@ -587,7 +587,8 @@ static void check_large(void) {
 
 /* ---- what is made within its only reader: the same bits as realised ---- */
 
-/* A tensor of at least 4 x 6 and what is made of it `depth` times: parts put side by side, padded, or seen another way. */
+/* A tensor of at least 4 x 6 and what is made of it `depth` times: parts put side by side, padded, or seen another
+   way. */
 static gn_tensor joined(gn_tensor x, int depth, bool realised) {
     gn_tensor y = x;
     int64_t axis = test_random_int(0, 1), cut;
@@ -764,7 +765,33 @@ static void check_large_links(void) {
     free(all);
 }
 
+static void columns_of_a_large_matrix_have_equal_bits_alone_and_among_others(void) {
+    fill_numbers();
+    check_large();
+}
+
+static void concats_within_concats_have_the_bits_of_realised_ones(void) {
+    fill_numbers();
+    check_joined();
+}
+
+static void sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones(void) {
+    fill_numbers();
+    check_made_within();
+}
+
+static void short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path(void) {
+    check_links();
+    check_large_links();
+}
+
 int main(int argc, char **argv) {
+    static const test_entry alone[] = {
+        TEST_ENTRY(columns_of_a_large_matrix_have_equal_bits_alone_and_among_others),
+        TEST_ENTRY(concats_within_concats_have_the_bits_of_realised_ones),
+        TEST_ENTRY(sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones),
+        TEST_ENTRY(short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path)
+    };
     static const char *const isas[] = { "avx512", "avx2", "base" };
     test_begin(argc, argv);
     for (int i = 0; i < TEST_COUNT(isas); i++) {
@@ -797,26 +824,7 @@ int main(int argc, char **argv) {
         check_edges();
         test_close();
     }
-    if (test_open("columns_of_a_large_matrix_have_equal_bits_alone_and_among_others")) {
-        fill_numbers();
-        check_large();
-        test_close();
-    }
-    if (test_open("concats_within_concats_have_the_bits_of_realised_ones")) {
-        fill_numbers();
-        check_joined();
-        test_close();
-    }
-    if (test_open("sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones")) {
-        fill_numbers();
-        check_made_within();
-        test_close();
-    }
-    if (test_open("short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path")) {
-        check_links();
-        check_large_links();
-        test_close();
-    }
+    test_all(alone, TEST_COUNT(alone));
     for (int i = 0; i < TEST_COUNT(cases); i++) {
         char name[160];
         snprintf(name, sizeof name, "threads_change_no_bit_of_%s", cases[i].name);
