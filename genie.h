@@ -13717,7 +13717,8 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
         j.x = room;
         j.ldx = g->k;
     }
-    if (j.streams && !wide && j.wk != 1 && j.wn == 1 && !j.lead && j.n >= 8) {
+    /* rows that do not lie over one another: the sums are a small part of what the matrix takes */
+    if (j.streams && !wide && j.wn == 1 && j.wk >= j.n && !j.lead && j.n >= 8) {
         j.pieces = (g->k + GN__PIECE - 1) / GN__PIECE;
         j.sums = (float *)gn__alloc_many((uint64_t)(j.few * j.pieces), (uint64_t)j.n, sizeof *j.sums);
         if (j.sums) gn__pool_for(pool, j.pieces * ((j.n + GN__CHUNK - 1) / GN__CHUNK), 1, gn__gemv_sums_range, &j);
