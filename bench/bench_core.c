@@ -1585,8 +1585,7 @@ static void gpt_open(gpt *m, gn_ctx *g) {
                                                 { 0, 1 }, { 0, 1 }, { 1, 4 }, { 0, 4 }, { 4, 1 }, { 0, 1 } };
     memset(m, 0, sizeof *m);
     m->g = g;
-    m->host =
-        make_floats((size_t)140 << 20, 0.04f); /* the weights, and as many more as the caches have that are read */
+    m->host = make_floats((size_t)140 << 20, 0.04f); /* weights, and room for bench_decode to read as much as caches */
     for (int l = 0; l < GPT_LAYERS; l++) {
         for (int i = 0; i < GPT_WEIGHTS; i++)
             m->w[l][i] = gpt_weight(m, shapes[i][0] * GPT_DIM, shapes[i][1] * GPT_DIM, true);

@@ -1720,10 +1720,11 @@ static inline ref__dual ref__dual_bent(ref__dual a, ref_real y, ref_real s) {
 }
 
 /* The same where the slope jumps at x = `kink`: a value whose error reaches across it has the larger slope's error.
- * A 64th is more than a bf16's eps times any tolerance. */
+ * It reaches as far as a bf16's eps times the tolerance of the ops that use this. */
+enum { REF_REACH = 8 };
 static inline ref__dual ref__dual_kinked(ref__dual a, ref_real kink, ref_real y, ref_real s, ref_real other) {
     ref__dual b = ref__dual_bent(a, y, s);
-    if (fabsl(a.v - kink) <= a.e / 64 && fabsl(other) > fabsl(s)) b.e += (fabsl(other) - fabsl(s)) * a.e;
+    if (fabsl(a.v - kink) <= a.e / REF_REACH && fabsl(other) > fabsl(s)) b.e += (fabsl(other) - fabsl(s)) * a.e;
     return b;
 }
 
@@ -1733,7 +1734,7 @@ static inline ref__dual ref__dual_act(gn_activation act, double clip, ref__dual 
     if (fabsl(x) > most) {
         a.v = x > 0 ? most : -most;
         a.d = a.m = 0;
-        if (fabsl(x) - most > a.e / 64) a.e = 0;
+        if (fabsl(x) - most > a.e / REF_REACH) a.e = 0;
         return ref__dual_act(act, 0, a);
     }
     switch (act.kind) {
