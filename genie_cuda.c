@@ -92,7 +92,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 35
+#define GN__CU_GENERATOR 36
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -7988,6 +7988,114 @@ static const char quant_text[] =
     "    else *scale = d;\n"
     "  }\n"
     "};\n"
+    "// ---- quantised weights on tensor cores: two elements to a word, as they are multiplied ----\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "D u32 bytes_of(u32 a, u32 b, int how) {                             // byte i of the result: nibble i of `how` "
+    "names one of a's or b's\n"
+    "  u32 r;\n"
+    "#ifdef GN_HOST\n"
+    "  r = 0;\n"
+    "  for (int i = 0; i < 4; i++) r |= ((how >> 4 * i & 4 ? b : a) >> (how >> 4 * i & 3) * 8 & 255u) << 8 * i;\n"
+    "#else\n"
+    "  asm(\"prmt.b32 %0, %1, %2, %3;\" : \"=r\"(r) : \"r\"(a), \"r\"(b), \"r\"(how));\n"
+    "#endif\n"
+    "  return r;\n"
+    "}\n"
+    "// The bits of w that `mask` has, and those of `more`, in one instruction\n"
+    "D u32 masked(u32 w, u32 mask, u32 more) {\n"
+    "#ifdef GN_HOST\n"
+    "  return (w & mask) | more;\n"
+    "#else\n"
+    "  u32 r;\n"
+    "  asm(\"lop3.b32 %0, %1, %2, %3, 0xea;\" : \"=r\"(r) : \"r\"(w), \"r\"(mask), \"r\"(more));\n"
+    "  return r;\n"
+    "#endif\n"
+    "}\n"
+    "// Differences of whole numbers that the type can hold\n"
+    "D u32 pairs_less(u32 a, u32 b, bf16) {\n"
+    "  u32 r;\n"
+    "#ifdef GN_HOST\n"
+    "  r = gn_u32(gn_f32(a << 16) - gn_f32(b << 16)) >> 16 | (gn_u32(gn_f32(a & 0xffff0000u) - gn_f32(b & "
+    "0xffff0000u)) & 0xffff0000u);\n"
+    "#else\n"
+    "  asm(\"fma.rn.bf16x2 %0, %1, %2, %3;\" : \"=r\"(r) : \"r\"(b), \"r\"(0xbf80bf80u), \"r\"(a));\n"
+    "#endif\n"
+    "  return r;\n"
+    "}\n"
+    "D u32 pairs_less(u32 a, u32 b, f16) {\n"
+    "  u32 r;\n"
+    "#ifdef GN_HOST\n"
+    "  r = float_half(half_float(a & 0xffffu) - half_float(b & 0xffffu)) | (u32)float_half(half_float(a >> 16) - "
+    "half_float(b >> 16)) << 16;\n"
+    "#else\n"
+    "  asm(\"sub.f16x2 %0, %1, %2;\" : \"=r\"(r) : \"r\"(a), \"r\"(b));\n"
+    "#endif\n"
+    "  return r;\n"
+    "}\n"
+    "D u32 pair_to(float a, float b, f16) { return float_half(a) | (u32)float_half(b) << 16; }\n"
+    "D u32 pair_to(float a, float b, bf16) {\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "  u32 r;\n"
+    "  asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(b), \"f\"(a));\n"
+    "  return r;\n"
+    "#else\n"
+    "  return float_bfloat(a) | (u32)float_bfloat(b) << 16;\n"
+    "#endif\n"
+    "}\n"
+    "// 128 and the lower seven bits, less 128 or, where the eighth is set, 256: in bf16 that bit is the exponent's "
+    "last\n"
+    "D u32 int8_pair(u32 w, int half, bf16 t) {\n"
+    "  const u32 p = bytes_of(w, 0u, half ? 0x4342 : 0x4140);\n"
+    "  return pairs_less(masked(p, 0x007f007fu, 0x43004300u), masked(p, 0x00800080u, 0x43004300u), t);\n"
+    "}\n"
+    "D u32 int8_pair(u32 w, int half, f16 t) { return pairs_less(masked(bytes_of(w ^ 0x80808080u, 0u, half ? 0x4342 : "
+    "0x4140), ~0u, 0x64006400u), 0x64806480u, t); }\n"
+    "// Nibbles i and i + 4, less 8 unless zero points say what\n"
+    "D u32 int4_pair(u32 w, int i, bool zeros, bf16 t) { return pairs_less(masked(w >> 4 * i, 0x000f000fu, "
+    "0x43004300u), zeros ? 0x43004300u : 0x43084308u, t); }\n"
+    "D u32 int4_pair(u32 w, int i, bool zeros, f16 t) { return pairs_less(masked(w >> 4 * i, 0x000f000fu, "
+    "0x64006400u), zeros ? 0x64006400u : 0x64086408u, t); }\n"
+    "D u32 fp8_half(u32 w, int half) {                                   // two of a word, in f16\n"
+    "  u32 r;\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ < 890\n"
+    "  r = 0;\n"
+    "  for (int i = 0; i < 2; i++) {\n"
+    "    const u32 b = w >> (half * 16 + i * 8) & 255u, low = b & 127u;\n"
+    "    const u32 f = gn_u32(gn_f32(low << 20) * gn_f32(0x7b800000u)) | (b & 128u) << 24;\n"
+    "    r |= (low == 127u ? 0x7fffu : float_half(gn_f32(f))) << 16 * i;\n"
+    "  }\n"
+    "#else\n"
+    "  if (half) asm(\"{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, b;}\" : \"=r\"(r) : \"r\"(w));\n"
+    "  else asm(\"{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, a;}\" : \"=r\"(r) : \"r\"(w));\n"
+    "#endif\n"
+    "  return r;\n"
+    "}\n"
+    "D u32 fp8_pair(u32 w, int half, f16) { return fp8_half(w, half); }\n"
+    "D u32 fp8_pair(u32 w, int half, bf16 t) { const u32 two = fp8_half(w, half); return pair_to(half_float(two & "
+    "0xffffu), half_float(two >> 16), t); }\n"
+    "// PAIRS words of a word of the weight. z: the zero point, twice\n"
+    "template <class P> struct quant_pairs {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { PAIRS = P::F == 65 ? 4 : 2 };\n"
+    "  static M void of(u32 w, u32 z, u32 *out) {\n"
+    "    const T tag = T();\n"
+    "    UNROLL for (int i = 0; i < PAIRS; i++) {\n"
+    "      out[i] = P::F == 65 ? int4_pair(w, i, P::HAS_Z, tag) : P::F == 66 ? fp8_pair(w, i, tag) : int8_pair(w, i, "
+    "tag);\n"
+    "      if (P::HAS_Z) out[i] = pairs_less(out[i], z, tag);\n"
+    "    }\n"
+    "  }\n"
+    "  // x as the pairs stand: of each eight, those of int4 are four apart\n"
+    "  static M void of_row(u32 *x) {\n"
+    "    if (P::F != 65) return;\n"
+    "    UNROLL for (int i = 0; i < 16; i += 4) {\n"
+    "      const u32 a = x[i], b = x[i + 1], c = x[i + 2], d = x[i + 3];\n"
+    "      x[i] = bytes_of(a, c, 0x5410), x[i + 1] = bytes_of(a, c, 0x7632), x[i + 2] = bytes_of(b, d, 0x5410), x[i + "
+    "3] = bytes_of(b, d, 0x7632);\n"
+    "    }\n"
+    "  }\n"
+    "};\n"
+    "#endif\n"
     "// The sum of U products: of each eight, one after another, of which halves are joined.\n"
     "template <int U> M float quant_dot(const float *v, const float *x) {\n"
     "  enum { N = U / 8 ? U / 8 : 1, E = U / N };\n"
@@ -8298,7 +8406,7 @@ static void emit_quant_product(emit *e, uint32_t node, quant_form *q, gn_dtype d
     *lay = kept;
 }
 
-static void emit_linear_quantized(emit *e, uint32_t node) {
+static void emit_quant_linear(emit *e, uint32_t node) {
     const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
     int64_t n = out->dims[out->rank - 1], k = x->dims[x->rank - 1], n_rows = n ? gn_view_count(out) / n : 0;
     quant_form q = quant_of(e, node, 1, 2);
@@ -12402,6 +12510,184 @@ static const char one_text[] =
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "// Where a thread reads: rows lane / 4 and 8 more of 16 * TILES rows of each matrix; of rows beyond the last that "
+    "one again,\n"
+    "// whose sums nobody takes.\n"
+    "template <class P> struct quant_rows_at {\n"
+    "  enum { W = 2 * P::TILES * P::MATS };\n"
+    "  const u8 *q[W];\n"
+    "  const typename P::SCALE *s[W];\n"
+    "  const typename P::Z *z[W];\n"
+    "  M void set(const vector_quant_of<P> &m, int row) {\n"
+    "    UNROLL for (int w = 0; w < W; w++) {\n"
+    "      const int mat = w / (2 * P::TILES), to = row + w / 2 % P::TILES * 16 + w % 2 * 8 + ((int)threadIdx.x & 31) "
+    "/ 4, at = to < m.n ? to : m.n - 1;\n"
+    "      q[w] = m.w[mat] + (i64)at * P::WS0;\n"
+    "      s[w] = m.s[mat] + at / P::ROWS * P::SS0;\n"
+    "      if (P::HAS_Z) z[w] = m.z[mat] + at / P::ROWS * P::ZS0;\n"
+    "    }\n"
+    "  }\n"
+    "};\n"
+    "// What a thread has of SPAN times 64 bytes of those rows: 16 bytes at place lane % 4, with the scales there. "
+    "Where a group ends\n"
+    "// within 64 bytes (APART), the four lanes of a row have scales of their own: each lane's x then stands in a "
+    "column of its own.\n"
+    "template <class P> struct quant_piece {\n"
+    "  enum { U = P::U, W = quant_rows_at<P>::W, SPAN = P::SPAN, CHUNK = 4 * U, LONG = SPAN * CHUNK, FULL = P::K % (8 "
+    "* LONG) == 0, WORDS = U / 2, PAIRS = quant_pairs<P>::PAIRS, SCALES = P::APART ? 2 : 1 };\n"
+    "  typedef typename P::T T;\n"
+    "  uint4 q[SPAN][W];\n"
+    "  typename P::SCALE s[SCALES][W];\n"
+    "  typename P::Z z[W];\n"
+    "  // piece: 8 * turn + a warp's place\n"
+    "  M void load(const quant_rows_at<P> &rows, int turn, int place) {\n"
+    "    const int quarter = threadIdx.x & 3, piece = turn * 8 + place;\n"
+    "    const bool some = turn * 8 * LONG < P::K;\n"
+    "    UNROLL for (int w = 0; w < W; w++) {\n"
+    "      UNROLL for (int i = 0; i < SPAN; i++) {\n"
+    "        if (!FULL) q[i][w] = zeros();\n"
+    "        if (some && (FULL || (piece * SPAN + i) * CHUNK + quarter * U < P::K)) q[i][w] = bytes(rows.q[w], (piece "
+    "* SPAN + i) * 64 + quarter * 16);\n"
+    "      }\n"
+    "      UNROLL for (int i = 0; i < SCALES; i++) {\n"
+    "        const int k = piece * LONG + (P::APART ? (quarter * 2 + i) % 4 * U : 0);\n"
+    "        if (!FULL) put(s[i][w], 0.f);\n"
+    "        if (some && (FULL || k < P::K)) s[i][w] = rows.s[w][k / P::GROUP * P::SS1];\n"
+    "      }\n"
+    "      const int k = piece * LONG + (P::APART ? quarter * U : 0);\n"
+    "      if (P::HAS_Z) {\n"
+    "        if (!FULL) z[w] = typename P::Z();\n"
+    "        if (some && (FULL || k < P::K)) z[w] = rows.z[w][k / P::GROUP * P::ZS1];\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  static M uint4 bytes(const u8 *row, int at) {\n"
+    "    if (P::WIDE) return stream(row + at);\n"
+    "    u32 w[4];\n"
+    "    UNROLL for (int i = 0; i < 4; i++) {\n"
+    "      w[i] = 0;\n"
+    "      UNROLL for (int b = 0; b < 4; b++) w[i] |= (u32)row[(at + 4 * i + b) * P::WS1] << 8 * b;\n"
+    "    }\n"
+    "    uint4 r;\n"
+    "    r.x = w[0], r.y = w[1], r.z = w[2], r.w = w[3];\n"
+    "    return r;\n"
+    "  }\n"
+    "  // U elements of x from k on\n"
+    "  static M void row(const T *x, int k, bool within, u32 *out) {\n"
+    "    UNROLL for (int i = 0; i < WORDS; i += 4) {\n"
+    "      uint4 v = zeros();\n"
+    "      if ((FULL && !P::APART) || k < P::K) {\n"
+    "        if (within || P::XV) v = within ? *(const uint4 *)(x + k + 2 * i) : cached(x + k + 2 * i);\n"
+    "        else {\n"
+    "          u32 w[4];\n"
+    "          UNROLL for (int e = 0; e < 4; e++) w[e] = x[(k + 2 * (i + e)) * P::XK].b | (u32)x[(k + 2 * (i + e) + 1) "
+    "* "
+    "P::XK].b << 16;\n"
+    "          v.x = w[0], v.y = w[1], v.z = w[2], v.w = w[3];\n"
+    "        }\n"
+    "      }\n"
+    "      UNROLL for (int e = 0; e < 4; e++) out[i + e] = word_of(v, e);\n"
+    "    }\n"
+    "    quant_pairs<P>::of_row(out);\n"
+    "  }\n"
+    "  M void take(const T *x, int turn, int place, bool within, float (*sum)[P::MATS * P::TILES]) const {\n"
+    "    const int lane = threadIdx.x & 31, quarter = lane & 3, piece = turn * 8 + place;\n"
+    "    if (turn * 8 * LONG >= P::K) return;\n"
+    "    const T tag = T();\n"
+    "    float c[W / 2][4];\n"
+    "    u32 less[W];\n"
+    "    UNROLL for (int w = 0; w < W; w++) {\n"
+    "      const float y = P::HAS_Z ? (float)get(z[w]) : 0.f;\n"
+    "      less[w] = P::HAS_Z ? pair_to(y, y, tag) : 0u;\n"
+    "    }\n"
+    "    UNROLL for (int t = 0; t < W / 2; t++) UNROLL for (int i = 0; i < 4; i++) c[t][i] = 0.f;\n"
+    "    UNROLL for (int i = 0; i < SPAN; i++) {\n"
+    "      u32 b[WORDS];\n"
+    "      row(x, !P::APART || lane / 4 % 4 == quarter ? (piece * SPAN + i) * CHUNK + quarter * U : P::K, within, b);\n"
+    "      UNROLL for (int j = 0; j < 4; j++) UNROLL for (int t = 0; t < W / 2; t++) {\n"
+    "        u32 first[PAIRS], second[PAIRS];\n"
+    "        quant_pairs<P>::of(word_of(q[i][2 * t], j), less[2 * t], first);\n"
+    "        quant_pairs<P>::of(word_of(q[i][2 * t + 1], j), less[2 * t + 1], second);\n"
+    "        UNROLL for (int p = 0; p < PAIRS; p += 2) {\n"
+    "          const u32 a[4] = { first[p], second[p], first[p + 1], second[p + 1] };\n"
+    "          mma(c[t], a, b[j * PAIRS + p], b[j * PAIRS + p + 1], tag);\n"
+    "        }\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int t = 0; t < W / 2; t++) UNROLL for (int h = 0; h < 2; h++) UNROLL for (int i = 0; i < SCALES; "
+    "i++)\n"
+    "      sum[h][t] = gn_fma(c[t][2 * h + i], get(s[i][2 * t + h]), sum[h][t]);\n"
+    "  }\n"
+    "};\n"
+    "// A row (k) of 16 bits by a quantised weight of 8 or 4 bits on tensor cores, which have it as columns: 16 * "
+    "TILES rows of\n"
+    "// the weight at a time to a block, whose warps take turns along k and add their sums at the end. A warp has G "
+    "pieces on their\n"
+    "// way. P: of vector_quant, and TILES, SPAN, APART (see quant_piece), XV (x is read 16 bytes at once), XK\n"
+    "template <class P, class N, class E> M void vector_tensor(const typename P::T *a, const N &norm, const "
+    "vector_quant_of<P> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, "
+    "u32 *done, i64 *out) {\n"
+    "  typedef typename P::T T;\n"
+    "  typedef quant_piece<P> piece;\n"
+    "  enum { V = P::V, R = 16 * P::TILES, TM = P::TILES * P::MATS, ALL = (P::K + P::SPAN * piece::CHUNK - 1) / "
+    "(P::SPAN * piece::CHUNK), EACH = (ALL + 7) / 8, MOST = P::LOADS / (P::SPAN * piece::W) > 0 ? P::LOADS / (P::SPAN "
+    "* piece::W) : 1, TURNS = (EACH + MOST - 1) / MOST, G = (EACH + TURNS - 1) / TURNS, WITHIN = P::k * (int)sizeof(T) "
+    "<= 32768 };\n"
+    "  __shared__ uint4 row_[WITHIN ? (P::k + V - 1) / V : 1];\n"
+    "  __shared__ float part[2][TM][8][16];\n"
+    "  T *const in = (T *)row_;\n"
+    "  const int t = threadIdx.x, lane = t & 31, warp = t >> 5, step = m.blocks * R;\n"
+    "  piece pieces[G];\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
+    "  let_next_start();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  int row = m.block * R, buffer = 0;\n"
+    "  quant_rows_at<P> rows;\n"
+    "  rows.set(m, row);\n"
+    "  UNROLL for (int g = 0; g < G; g++) pieces[g].load(rows, g, warp);\n"
+    "  if (t < R && row + t < m.n) e.early(row + t);\n"
+    "  if (WITHIN && (P::XV || P::ROWS_WITHIN)) vector_row<P>(a, norm, gain, shift, in);\n"
+    "  else {\n"
+    "    await_previous();\n"
+    "    if (WITHIN) {\n"
+    "      for (int i = t; i < P::k; i += 256) in[i] = a[i * P::XK];\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "  }\n"
+    "  if (t < R && row + t < m.n) e.load(row + t);\n"
+    "  for (; row < m.n; row += step, buffer ^= 1) {\n"
+    "    float sum[2][TM];\n"
+    "    UNROLL for (int i = 0; i < TM; i++) sum[0][i] = sum[1][i] = 0.f;\n"
+    "    for (int turn = 0; turn < TURNS; turn++) {\n"
+    "      const int next = turn + 1 < TURNS ? turn + 1 : 0;\n"
+    "      const bool more = next || row + step < m.n;\n"
+    "      if (!next && more) rows.set(m, row + step);\n"
+    "      UNROLL for (int g = 0; g < G; g++) {\n"
+    "        pieces[g].take(WITHIN ? (const T *)in : a, turn * G + g, warp, WITHIN, sum);\n"
+    "        if (more) pieces[g].load(rows, next * G + g, warp);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int h = 0; h < 2; h++) {\n"
+    "      if (P::APART) sum[h][i] += exchange(sum[h][i], 1);\n"
+    "      if (lane % 4 == 0) part[buffer][i][warp][h * 8 + lane / 4] = sum[h][i];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    if (t < R && row + t < m.n) {\n"
+    "      float y[2] = { 0.f, 0.f };\n"
+    "      UNROLL for (int q = 0; q < P::MATS; q++) {\n"
+    "        float all[8];\n"
+    "        UNROLL for (int w = 0; w < 8; w++) all[w] = part[buffer][q * P::TILES + t / 16][w][t % 16];\n"
+    "        y[q] = halves<8>::sum(all);\n"
+    "      }\n"
+    "      if (P::BEST) best.take(e.value(y[0]), row + t); else e.end(row + t, y[0], y[1]);\n"
+    "      if (row + step + t < m.n) { e.early(row + step + t); e.load(row + step + t); }\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
+    "}\n"
+    "#endif\n"
     "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
     "// What a part's sums are worth beside the maximum of all parts\n"
     "template <class P> M float share_of(float top, float sum, float all) { "
@@ -12683,6 +12969,8 @@ typedef struct vector_form {
     int64_t vector, stride;
     uint32_t splits, columns, side, grid, lanes, loads, row;
     bool dot, quantised;
+    bool tensor, wide; /* a quantised weight on tensor cores; x is read 16 bytes at a time */
+    uint32_t tiles;    /* of 16 of its rows, that a block works on at a time */
     quant_form q;
     few_form few; /* of p.m rows, where that is more than one */
 } vector_form;
@@ -12690,6 +12978,25 @@ typedef struct vector_form {
 /* Loads of 16 bytes that a thread has on their way where columns lie along memory: 64 of the 128 registers that two
    blocks a processor leave it. On an H200 8 to 24 gave steps of the same time, one block a processor slower ones. */
 enum { VECTOR_LOADS = 16 };
+
+/* Where a weight's rows lie says how they are read, not in which order they are summed: all of one shape take this way.
+   Zero points from 0 to 255 of bytes from -128 on would leave more than the 8 bits of bf16. */
+static bool quant_on_tensor_cores(const emit *e, const quant_form *q, gn_dtype x) {
+    return emit_has_tensor_cores(e) && !e->invariant && (x == GN_F16 || x == GN_BF16) && q->format >= GN_QUANT_INT8 &&
+           q->scales != GN_NO_NODE && q->unit >= 16 && q->k % q->unit == 0 && q->k <= 65536 && q->n <= 1 << 28 &&
+           (q->format != GN_QUANT_INT8 || q->zeros == GN_NO_NODE || view_of(e, q->zeros)->dtype == GN_I8);
+}
+
+/* Groups that end within the 64 bytes of a row that four lanes read. */
+static bool quant_apart(const quant_form *q) { return q->group % (4 * q->unit) != 0; }
+static uint32_t quant_span(const quant_form *q) { return q->unit == 16 && q->group % 128 == 0 ? 2 : 1; }
+
+/* Twice as many rows at a time where a warp would have few bytes on their way, and blocks enough remain. `all`: rows of
+   all weights of the kernel. */
+static uint32_t quant_tiles(const emit *e, const vector_form *f, int64_t all, uint32_t mats) {
+    int64_t span = quant_span(&f->q), pieces = blocks_for(f->q.k, 8 * 4 * f->q.unit * span);
+    return pieces * span * 2 * mats <= VECTOR_LOADS / 2 && all >= 64 * emit_processors(e) ? 2 : 1;
+}
 
 /* A quantised weight whose groups are read 16 bytes at a time. */
 static bool vector_quantised(const emit *e, uint32_t node, int64_t all, vector_form *form) {
@@ -12702,15 +13009,19 @@ static bool vector_quantised(const emit *e, uint32_t node, int64_t all, vector_f
     form->quantised = true;
     form->vector = 16 / types[x->dtype].bytes;
     form->p = (product){ .m = 1, .n = n, .k = k, .batches = 1 };
+    form->splits = form->tiles = 1;
+    form->loads = quant_apart(&form->q) ? VECTOR_LOADS * 3 / 4 : VECTOR_LOADS; /* a scale comes with each there */
+    form->wide = is_dense_row(e, xa, k, 16);
+    form->tensor = n > 0 && gn_view_count(out) == n && quant_on_tensor_cores(e, &form->q, x->dtype);
+    if (form->tensor) return true;
     if (n < 1 || gn_view_count(out) != n || n > 1 << 28 || k > 65536 || form->q.unit < 16 || k % form->vector ||
-        !is_dense_row(e, xa, k, 16) || (bias != GN_NO_NODE && n > 1 && view_of(e, bias)->strides[0] != 1))
+        !form->wide || (bias != GN_NO_NODE && n > 1 && view_of(e, bias)->strides[0] != 1))
         return false;
     int64_t chunks = blocks_for(k, 32 * form->q.unit), most = form->q.wide && form->q.format >= 64 ? 4 : 2;
     form->loads = VECTOR_LOADS * 3 / 4; /* a scale and a zero point come with each */
     form->columns = (uint32_t)(chunks * most > form->loads ? form->loads / chunks : most);
     if (form->columns < 2) form->columns = 2;
     while (form->columns > 1 && 16 * (int64_t)form->columns * blocks > (all ? all : n)) form->columns--;
-    form->splits = 1;
     return true;
 }
 
@@ -12883,7 +13194,9 @@ static void put_ending(emit *e, const vector_part *part, const char *prefix, tex
     put(t, "struct @_%s {\n", prefix);
     for (int q = 0; q < 2; q++) {
         uint32_t bias = part->product[q] ? bias_of(e, e->layout->steps[part->product[q] - 1].node) : GN_NO_NODE;
-        put(&early, bias != GN_NO_NODE ? " b%d = get(%s[i]);" : " b%d = 0.f;", q, biases[q]);
+        if (bias == GN_NO_NODE) put(&early, " b%d = 0.f;", q);
+        else if (view_of(e, bias)->strides[0] == 1) put(&early, " b%d = get(%s[i]);", q, biases[q]);
+        else put(&early, " b%d = get(%s[i * %lldll]);", q, biases[q], (long long)view_of(e, bias)->strides[0]);
         if (bias == GN_NO_NODE) continue;
         snprintf(name, sizeof name, "%s%s", prefix, biases[q]);
         emit_node(e, bias, type, true, name);
@@ -12975,6 +13288,12 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
             "gn_f64(0x%llxull); }\n",
             (long long)form->p.k, (long long)form->vector, form->columns, g->parts[0].product[1] ? 2 : 1, early,
             g->norm != 0, gain, shift, g->rows != 0, best, form->loads, (unsigned long long)attrs[0]);
+        if (form->tensor) {
+            const gn_view *x = view_of(e, input(e, node, 0));
+            put(&more, "  enum { TILES = %u, SPAN = %u, APART = %d, XV = %d };\n  static const i64 XK = %lldll;\n",
+                form->tiles, quant_span(&form->q), quant_apart(&form->q), form->wide,
+                (long long)x->strides[x->rank - 1]);
+        }
         put_quant_type(e, &form->q, view_of(e, input(e, node, 0))->dtype, more.s ? more.s : "");
         e->failed = e->failed || more.failed;
         text_free(&more);
@@ -13005,7 +13324,7 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     for (uint32_t i = 0; i < g->n; i++)
         for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
             if (!vector_choose(e, vector_product(e, g, i, q), 0, &own) || own.dot != first.dot ||
-                own.p.m != first.p.m || own.quantised != first.quantised ||
+                own.p.m != first.p.m || own.quantised != first.quantised || own.tensor != first.tensor ||
                 (own.quantised && !quant_alike(e, &own.q, &first.q)) || own.lanes != first.lanes ||
                 (q && own.stride != stride))
                 return false;
@@ -13026,12 +13345,14 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     for (uint32_t i = 0; i < g->n; i++) {
         vector_choose(e, vector_product(e, g, i, 0), n, &own);
         bool by_row = own.dot || own.quantised;
-        if (by_row && g->parts[i].product[1]) own.columns = own.columns > 3 ? 2 : 1;
+        if (own.tensor) own.tiles = quant_tiles(e, &own, n, g->parts[i].product[1] ? 2 : 1);
+        else if (by_row && g->parts[i].product[1]) own.columns = own.columns > 3 ? 2 : 1;
         if (!i) *form = own;
         uint32_t turns = own.lanes * own.side / (256 * own.splits),
                  loads = own.loads / (g->parts[i].product[1] ? 2 : 1);
         if (!by_row && turns > loads) return false; /* a thread has more of the lanes than it loads at once */
-        blocks[i] = by_row ? (uint32_t)blocks_for(own.p.n, 8 * form->columns) : own.grid;
+        int64_t columns = own.tensor ? 16 * form->tiles : 8 * form->columns;
+        blocks[i] = by_row ? (uint32_t)blocks_for(own.p.n, columns) : own.grid;
         grid += blocks[i];
     }
     /* fewer blocks that take several columns each, one after the other */
@@ -13162,9 +13483,10 @@ static void emit_vector(emit *e, const vector_group *g) {
     if (form.p.m > 1) put(&e->body, "  few_times<@_p>(%s, norm, m, e);\n", g->rows ? "0" : "a");
     else
         put(&e->body, "  vector_%s<@_p>(%s, norm, m, %s, %s, e, %s);\n",
-            form.quantised ? "quant"
-            : form.dot     ? "dot"
-                           : "times",
+            form.tensor      ? "tensor"
+            : form.quantised ? "quant"
+            : form.dot       ? "dot"
+                             : "times",
             g->rows ? "0" : "a", flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
             part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
@@ -14662,6 +14984,18 @@ static bool emit_fused(emit *e, size_t i) {
    fused loops made of the table's own text. */
 static void emit_matmul(emit *e, uint32_t node) { emit_product(e, node); }
 static void emit_linear(emit *e, uint32_t node) { emit_product(e, node); }
+/* One row on tensor cores is the same kernel where nothing is fused. */
+static void emit_linear_quantized(emit *e, uint32_t node) {
+    vector_group g = { .n = 1 };
+    vector_form form;
+    if (!vector_choose(e, node, 0, &form) || !form.tensor) {
+        emit_quant_linear(e, node);
+        return;
+    }
+    for (uint32_t i = 0; i < e->layout->n_steps; i++)
+        if (e->layout->steps[i].node == node) g.parts[0].product[0] = i + 1;
+    emit_vector(e, &g);
+}
 static void emit_reshape(emit *e, uint32_t node) { emit_move(e, node); }
 static void emit_permute(emit *e, uint32_t node) { emit_view(e, node); }
 static void emit_slice(emit *e, uint32_t node) { emit_view(e, node); }

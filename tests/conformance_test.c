@@ -1564,13 +1564,16 @@ static const struct {
     gn_quant format;
     int64_t n, k, group, rows;
 } quants[] = {
-    { GN_QUANT_Q4_0, 5, 96, 0, 0 },      { GN_QUANT_Q4_1, 3, 64, 0, 0 },      { GN_QUANT_Q5_0, 4, 32, 0, 0 },
-    { GN_QUANT_Q5_1, 70, 64, 0, 0 },     { GN_QUANT_Q8_0, 6, 160, 0, 0 },     { GN_QUANT_Q4_K, 3, 512, 0, 0 },
-    { GN_QUANT_Q5_K, 5, 256, 0, 0 },     { GN_QUANT_Q6_K, 4, 512, 0, 0 },     { GN_QUANT_INT8, 4, 96, 32, 1 },
-    { GN_QUANT_INT8, 9, 35, 7, 1 },      { GN_QUANT_INT8, 1, 1100, 1100, 1 }, { GN_QUANT_INT4, 4, 256, 128, 1 },
-    { GN_QUANT_INT4, 3, 30, 6, 1 },      { GN_QUANT_INT4, 65, 64, 32, 1 },    { GN_QUANT_FP8_E4M3, 7, 48, 48, 7 },
-    { GN_QUANT_FP8_E4M3, 5, 40, 40, 1 }, { GN_QUANT_FP8_E4M3, 7, 64, 32, 3 }, { GN_QUANT_FP8_E4M3, 2, 13, 13, 2 },
-    { GN_QUANT_Q4_0, 33, 2080, 0, 0 },   { GN_QUANT_INT8, 3, 64, 16, 1 },     { GN_QUANT_Q8_0, 0, 32, 0, 0 },
+    { GN_QUANT_Q4_0, 5, 96, 0, 0 },      { GN_QUANT_Q4_1, 3, 64, 0, 0 },           { GN_QUANT_Q5_0, 4, 32, 0, 0 },
+    { GN_QUANT_Q5_1, 70, 64, 0, 0 },     { GN_QUANT_Q8_0, 6, 160, 0, 0 },          { GN_QUANT_Q4_K, 3, 512, 0, 0 },
+    { GN_QUANT_Q5_K, 5, 256, 0, 0 },     { GN_QUANT_Q6_K, 4, 512, 0, 0 },          { GN_QUANT_INT8, 4, 96, 32, 1 },
+    { GN_QUANT_INT8, 9, 35, 7, 1 },      { GN_QUANT_INT8, 1, 1100, 1100, 1 },      { GN_QUANT_INT4, 4, 256, 128, 1 },
+    { GN_QUANT_INT4, 3, 30, 6, 1 },      { GN_QUANT_INT4, 65, 64, 32, 1 },         { GN_QUANT_FP8_E4M3, 7, 48, 48, 7 },
+    { GN_QUANT_FP8_E4M3, 5, 40, 40, 1 }, { GN_QUANT_FP8_E4M3, 7, 64, 32, 3 },      { GN_QUANT_FP8_E4M3, 2, 13, 13, 2 },
+    { GN_QUANT_Q4_0, 33, 2080, 0, 0 },   { GN_QUANT_INT8, 3, 64, 16, 1 },          { GN_QUANT_Q8_0, 0, 32, 0, 0 },
+    { GN_QUANT_INT8, 37, 1280, 128, 1 }, { GN_QUANT_INT8, 21, 320, 64, 1 },        { GN_QUANT_INT8, 18, 272, 16, 1 },
+    { GN_QUANT_INT8, 3, 16640, 128, 1 }, { GN_QUANT_INT4, 37, 1152, 128, 1 },      { GN_QUANT_INT4, 19, 320, 64, 1 },
+    { GN_QUANT_INT4, 18, 2176, 32, 1 },  { GN_QUANT_FP8_E4M3, 33, 1152, 128, 16 }, { GN_QUANT_FP8_E4M3, 17, 96, 48, 1 },
 };
 
 static ref_quant quant_of(const sample *s, ref *const *in) {
@@ -1634,15 +1637,17 @@ static void cases_linear_quantized(void) {
     static const gn_dtype types[] = { GN_F32, GN_F16, GN_BF16 };
     for (int k = 0; k < TEST_COUNT(quants) * TEST_COUNT(rows); k++) {
         int q = k / TEST_COUNT(rows), how = q + k % TEST_COUNT(rows);
+        /* blocks of any bytes have weights that f16 cannot hold: many f16 rows see them as infinity */
+        gn_dtype type = types[(k + (quants[q].format >= GN_QUANT_INT8 ? q : 0)) % 3];
         gn_shape x = rows[k % TEST_COUNT(rows)];
         if (x.rank == 1 && x.dims[0] == 140 && quants[q].k > 100) continue;
         x.dims[x.rank++] = quants[q].k;
         sample s = { .what = "product", .build = build_linear_quantized, .refer = refer_linear_quantized };
-        add_input(&s, types[k % 3], x, FILL_SMALL, VIEW_ANY);
+        add_input(&s, type, x, FILL_SMALL, VIEW_ANY);
         add_quant(&s, q, true);
         add_quant_scales(&s, q, how);
         if (how & 2) {
-            add_input(&s, types[k % 3], GN_SHAPE(quants[q].n), FILL_SMALL, VIEW_ANY);
+            add_input(&s, type, GN_SHAPE(quants[q].n), FILL_SMALL, VIEW_ANY);
             s.p[3] |= QUANT_BIAS;
         }
         run(&s);
