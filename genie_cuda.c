@@ -12397,7 +12397,7 @@ static const char one_text[] =
     "template <class P> struct vector_quant_of { const u8 *w[2]; const typename P::SCALE *s[2]; const typename "
     "P::Z *z[2]; int n, block, blocks; };\n"
     "// The U elements of a lane from k on, of each of a warp's rows: what stands in memory, and what becomes of it\n"
-    "template <class P, bool WORDS> struct quant_chunk {\n"
+    "template <class P, int FORM> struct quant_chunk {\n"
     "  enum { R = P::R, W = R * P::MATS, U = P::U };\n"
     "  float v[W][U], scale[W];\n"
     "  M void load(const vector_quant_of<P> &m, int row, int k) {\n"
@@ -12406,7 +12406,7 @@ static const char one_text[] =
     "      quant<P>::load(m.w[r / R], m.s[r / R], m.z[r / R], at, k, v[r], &scale[r]);\n"
     "    }\n"
     "  }\n"
-    "  M void take(const typename P::T *x, int k, float *sum) const {\n"
+    "  M void take(const typename P::T *x, int k, bool, float *sum) const {\n"
     "    typename P::T own[U];\n"
     "    float wide[U];\n"
     "    vload<U>(own, x + k);\n"
@@ -12417,7 +12417,7 @@ static const char one_text[] =
     "// 16 bytes of each row: they are taken apart when they are used. Lanes begin with different eights, so that "
     "they read\n"
     "// other banks of the row's shared memory; halves of the sums of eights are the same from wherever one begins.\n"
-    "template <class P> struct quant_chunk<P, true> {\n"
+    "template <class P> struct quant_chunk<P, 1> {\n"
     "  enum { R = P::R, W = R * P::MATS, U = P::U, N = sizeof(typename P::T) == 2 ? U / 8 : 1, E = U / N };\n"
     "  uint4 q[W];\n"
     "  typename P::SCALE s[W];\n"
@@ -12432,7 +12432,7 @@ static const char one_text[] =
     "      if (P::HAS_Z) z[r] = m.z[r / R][at / P::ROWS * P::ZS0 + k / P::GROUP * P::ZS1];\n"
     "    }\n"
     "  }\n"
-    "  M void take(const typename P::T *x, int k, float *sum) const {\n"
+    "  M void take(const typename P::T *x, int k, bool, float *sum) const {\n"
     "    const int turn = N > 1 ? (int)(threadIdx.x & 31) / (8 / N) % N : 0;\n"
     "    float p[W][N];\n"
     "    u32 w[W][4];\n"
@@ -12461,105 +12461,24 @@ static const char one_text[] =
     "    }\n"
     "  }\n"
     "};\n"
-    "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp, of "
-    "each matrix.\n"
-    "// P: of quant, and k, V, S (1), R, MATS, EARLY, NORM, HAS_GAIN, HAS_SHIFT, ROWS_WITHIN, eps(), BEST, "
-    "LOADS\n"
-    "template <class P, class N, class E> M void vector_quant(const typename P::T *a, const N &norm, const "
-    "vector_quant_of<P> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
-    "*parts, u32 *done, i64 *out) {\n"
-    "  typedef typename P::T T;\n"
-    "  enum { U = P::U, V = P::V, R = P::R, W = R * P::MATS, WORDS = P::F >= 64 && P::WIDE, CH = (P::K + 32 * U - "
-    "1) / (32 * U), MOST = WORDS ? P::LOADS / W : 1, TURNS = (CH + MOST - 1) / MOST, G = (CH + TURNS - 1) / TURNS, "
-    "WITHIN = P::k * (int)sizeof(T) <= 32768 };\n"
-    "  __shared__ uint4 row_[WITHIN ? (P::k + V - 1) / V : 1];\n"
-    "  T *const in = (T *)row_;\n"
-    "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
-    "  int row = (m.block * 8 + (int)(threadIdx.x >> 5)) * R;\n"
-    "  quant_chunk<P, WORDS> chunk[G];\n"
-    "  best_of<float, false> best;\n"
-    "  best.init();\n"
-    "  let_next_start();\n"
-    "  if (!P::EARLY) await_previous();\n"
-    "  UNROLL for (int c = 0; c < G; c++) if (row < m.n && (c * 32 + lane) * U < P::K) chunk[c].load(m, row, (c * "
-    "32 + lane) * U);\n"
-    "  if (lane < R && row + lane < m.n) e.early(row + lane);\n"
-    "  if (WITHIN) vector_row<P>(a, norm, gain, shift, in);\n"
-    "  else await_previous();\n"
-    "  if (lane < R && row + lane < m.n) e.load(row + lane);\n"
-    "  while (row < m.n) {\n"
-    "    const int at = row;\n"
-    "    float sum[W], y[2] = { 0.f, 0.f };\n"
-    "    UNROLL for (int r = 0; r < W; r++) sum[r] = 0.f;\n"
-    "    for (int turn = 0; turn < TURNS; turn++) {\n"
-    "      const int next = turn + 1 < TURNS ? (turn + 1) * G : 0;\n"
-    "      if (!next) row += step;\n"
-    "      UNROLL for (int c = 0; c < G; c++) {\n"
-    "        const int k = ((turn * G + c) * 32 + lane) * U, then = ((next + c) * 32 + lane) * U;\n"
-    "        if (P::K % (32 * U * G) == 0 || k < P::K) chunk[c].take(WITHIN ? (const T *)in : a, k, sum);\n"
-    "        if (row < m.n && (P::K % (32 * U * G) == 0 || then < P::K)) chunk[c].load(m, row, then);\n"
-    "      }\n"
-    "    }\n"
-    "    UNROLL for (int r = 0; r < W; r++) {\n"
-    "      UNROLL for (int bit = 16; bit > 0; bit /= 2) sum[r] += exchange(sum[r], bit);\n"
-    "      if (lane == r % R) y[r / R] = sum[r];\n"
-    "    }\n"
-    "    if (lane < R && at + lane < m.n) { if (P::BEST) best.take(e.value(y[0]), at + lane); else e.end(at + "
-    "lane, y[0], y[1]); }\n"
-    "    if (lane < R && row + lane < m.n) { e.early(row + lane); e.load(row + lane); }\n"
-    "  }\n"
-    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
-    "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
-    "// Where a thread reads: rows lane / 4 and 8 more of 16 * TILES rows of each matrix; of rows beyond the last that "
-    "one again,\n"
-    "// whose sums nobody takes.\n"
-    "template <class P> struct quant_rows_at {\n"
-    "  enum { W = 2 * P::TILES * P::MATS };\n"
-    "  const u8 *q[W];\n"
-    "  const typename P::SCALE *s[W];\n"
-    "  const typename P::Z *z[W];\n"
-    "  M void set(const vector_quant_of<P> &m, int row) {\n"
-    "    UNROLL for (int w = 0; w < W; w++) {\n"
-    "      const int mat = w / (2 * P::TILES), to = row + w / 2 % P::TILES * 16 + w % 2 * 8 + ((int)threadIdx.x & 31) "
-    "/ 4, at = to < m.n ? to : m.n - 1;\n"
-    "      q[w] = m.w[mat] + (i64)at * P::WS0;\n"
-    "      s[w] = m.s[mat] + at / P::ROWS * P::SS0;\n"
-    "      if (P::HAS_Z) z[w] = m.z[mat] + at / P::ROWS * P::ZS0;\n"
-    "    }\n"
-    "  }\n"
-    "};\n"
-    "// What a thread has of SPAN times 64 bytes of those rows: 16 bytes at place lane % 4, with the scales there. "
-    "Where a group ends\n"
-    "// within 64 bytes (APART), the four lanes of a row have scales of their own: each lane's x then stands in a "
-    "column of its own.\n"
-    "template <class P> struct quant_piece {\n"
-    "  enum { U = P::U, W = quant_rows_at<P>::W, SPAN = P::SPAN, CHUNK = 4 * U, LONG = SPAN * CHUNK, FULL = P::K % (8 "
-    "* LONG) == 0, WORDS = U / 2, PAIRS = quant_pairs<P>::PAIRS, SCALES = P::APART ? 2 : 1 };\n"
+    "// The same on tensor cores. Four lanes are a row of the left side, so a row of the weight is eight of them, each "
+    "with its own\n"
+    "// part of k; x stands as columns, a part of k in each: of the products what stands on the diagonal counts, one "
+    "for each eighth.\n"
+    "// Two rows of the weight go at once.\n"
+    "template <class P> struct quant_chunk<P, 2> {\n"
+    "  enum { R = P::R, W = R * P::MATS, U = P::U, N = U / 2, PAIRS = quant_pairs<P>::PAIRS };\n"
     "  typedef typename P::T T;\n"
-    "  uint4 q[SPAN][W];\n"
-    "  typename P::SCALE s[SCALES][W];\n"
+    "  uint4 q[W];\n"
+    "  typename P::SCALE s[W];\n"
     "  typename P::Z z[W];\n"
-    "  // piece: 8 * turn + a warp's place\n"
-    "  M void load(const quant_rows_at<P> &rows, int turn, int place) {\n"
-    "    const int quarter = threadIdx.x & 3, piece = turn * 8 + place;\n"
-    "    const bool some = turn * 8 * LONG < P::K;\n"
-    "    UNROLL for (int w = 0; w < W; w++) {\n"
-    "      UNROLL for (int i = 0; i < SPAN; i++) {\n"
-    "        if (!FULL) q[i][w] = zeros();\n"
-    "        if (some && (FULL || (piece * SPAN + i) * CHUNK + quarter * U < P::K)) q[i][w] = bytes(rows.q[w], (piece "
-    "* SPAN + i) * 64 + quarter * 16);\n"
-    "      }\n"
-    "      UNROLL for (int i = 0; i < SCALES; i++) {\n"
-    "        const int k = piece * LONG + (P::APART ? (quarter * 2 + i) % 4 * U : 0);\n"
-    "        if (!FULL) put(s[i][w], 0.f);\n"
-    "        if (some && (FULL || k < P::K)) s[i][w] = rows.s[w][k / P::GROUP * P::SS1];\n"
-    "      }\n"
-    "      const int k = piece * LONG + (P::APART ? quarter * U : 0);\n"
-    "      if (P::HAS_Z) {\n"
-    "        if (!FULL) z[w] = typename P::Z();\n"
-    "        if (some && (FULL || k < P::K)) z[w] = rows.z[w][k / P::GROUP * P::ZS1];\n"
-    "      }\n"
+    "  M void load(const vector_quant_of<P> &m, int row, int k) {\n"
+    "    UNROLL for (int r = 0; r < W; r++) {\n"
+    "      const int at = row + r % R < m.n ? row + r % R : m.n - 1;     // nobody takes the sums of what is beyond\n"
+    "      q[r] = bytes(m.w[r / R] + (i64)at * P::WS0, P::F == 65 ? k / 2 : k);\n"
+    "      s[r] = m.s[r / R][at / P::ROWS * P::SS0 + k / P::GROUP * P::SS1];\n"
+    "      if (P::HAS_Z) z[r] = m.z[r / R][at / P::ROWS * P::ZS0 + k / P::GROUP * P::ZS1];\n"
     "    }\n"
     "  }\n"
     "  static M uint4 bytes(const u8 *row, int at) {\n"
@@ -12573,17 +12492,16 @@ static const char one_text[] =
     "    r.x = w[0], r.y = w[1], r.z = w[2], r.w = w[3];\n"
     "    return r;\n"
     "  }\n"
-    "  // U elements of x from k on\n"
+    "  // U elements of x from k on, as pairs\n"
     "  static M void row(const T *x, int k, bool within, u32 *out) {\n"
-    "    UNROLL for (int i = 0; i < WORDS; i += 4) {\n"
+    "    UNROLL for (int i = 0; i < N; i += 4) {\n"
     "      uint4 v = zeros();\n"
-    "      if ((FULL && !P::APART) || k < P::K) {\n"
+    "      if (P::K % (32 * U) == 0 || k < P::K) {\n"
     "        if (within || P::XV) v = within ? *(const uint4 *)(x + k + 2 * i) : cached(x + k + 2 * i);\n"
     "        else {\n"
     "          u32 w[4];\n"
     "          UNROLL for (int e = 0; e < 4; e++) w[e] = x[(k + 2 * (i + e)) * P::XK].b | (u32)x[(k + 2 * (i + e) + 1) "
-    "* "
-    "P::XK].b << 16;\n"
+    "* P::XK].b << 16;\n"
     "          v.x = w[0], v.y = w[1], v.z = w[2], v.w = w[3];\n"
     "        }\n"
     "      }\n"
@@ -12591,103 +12509,94 @@ static const char one_text[] =
     "    }\n"
     "    quant_pairs<P>::of_row(out);\n"
     "  }\n"
-    "  M void take(const T *x, int turn, int place, bool within, float (*sum)[P::MATS * P::TILES]) const {\n"
-    "    const int lane = threadIdx.x & 31, quarter = lane & 3, piece = turn * 8 + place;\n"
-    "    if (turn * 8 * LONG >= P::K) return;\n"
+    "  M void take(const T *x, int k, bool within, float *sum) const {\n"
+    "    const int lane = threadIdx.x & 31, eighth = lane / 4;\n"
+    "    const bool some = P::K % (32 * U) == 0 || k < P::K, mine = lane % 4 == eighth / 2;\n"
     "    const T tag = T();\n"
-    "    float c[W / 2][4];\n"
-    "    u32 less[W];\n"
+    "    u32 b[N], less[W];\n"
+    "    row(x, k, within, b);\n"
     "    UNROLL for (int w = 0; w < W; w++) {\n"
-    "      const float y = P::HAS_Z ? (float)get(z[w]) : 0.f;\n"
+    "      const float y = P::HAS_Z && some ? (float)get(z[w]) : 0.f;\n"
     "      less[w] = P::HAS_Z ? pair_to(y, y, tag) : 0u;\n"
     "    }\n"
-    "    UNROLL for (int t = 0; t < W / 2; t++) UNROLL for (int i = 0; i < 4; i++) c[t][i] = 0.f;\n"
-    "    UNROLL for (int i = 0; i < SPAN; i++) {\n"
-    "      u32 b[WORDS];\n"
-    "      row(x, !P::APART || lane / 4 % 4 == quarter ? (piece * SPAN + i) * CHUNK + quarter * U : P::K, within, b);\n"
-    "      UNROLL for (int j = 0; j < 4; j++) UNROLL for (int t = 0; t < W / 2; t++) {\n"
-    "        u32 first[PAIRS], second[PAIRS];\n"
-    "        quant_pairs<P>::of(word_of(q[i][2 * t], j), less[2 * t], first);\n"
-    "        quant_pairs<P>::of(word_of(q[i][2 * t + 1], j), less[2 * t + 1], second);\n"
+    "    UNROLL for (int w = 0; w < W; w += 2) {\n"
+    "      float c[4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) c[i] = 0.f;\n"
+    "      UNROLL for (int j = 0; j < 4; j++) {\n"
+    "        u32 one[PAIRS], two[PAIRS];\n"
+    "        quant_pairs<P>::of(some ? word_of(q[w], j) : 0u, less[w], one);\n"
+    "        quant_pairs<P>::of(some ? word_of(q[w + 1], j) : 0u, less[w + 1], two);\n"
     "        UNROLL for (int p = 0; p < PAIRS; p += 2) {\n"
-    "          const u32 a[4] = { first[p], second[p], first[p + 1], second[p + 1] };\n"
-    "          mma(c[t], a, b[j * PAIRS + p], b[j * PAIRS + p + 1], tag);\n"
+    "          const u32 a[4] = { one[p], two[p], one[p + 1], two[p + 1] };\n"
+    "          mma(c, a, b[j * PAIRS + p], b[j * PAIRS + p + 1], tag);\n"
     "        }\n"
     "      }\n"
+    "      UNROLL for (int h = 0; h < 2; h++) {\n"
+    "        const float y = eighth & 1 ? c[2 * h + 1] : c[2 * h];\n"
+    "        if (mine && some) sum[w + h] = gn_fma(y, get(s[w + h]), sum[w + h]);\n"
+    "      }\n"
     "    }\n"
-    "    UNROLL for (int t = 0; t < W / 2; t++) UNROLL for (int h = 0; h < 2; h++) UNROLL for (int i = 0; i < SCALES; "
-    "i++)\n"
-    "      sum[h][t] = gn_fma(c[t][2 * h + i], get(s[i][2 * t + h]), sum[h][t]);\n"
     "  }\n"
     "};\n"
-    "// A row (k) of 16 bits by a quantised weight of 8 or 4 bits on tensor cores, which have it as columns: 16 * "
-    "TILES rows of\n"
-    "// the weight at a time to a block, whose warps take turns along k and add their sums at the end. A warp has G "
-    "pieces on their\n"
-    "// way. P: of vector_quant, and TILES, SPAN, APART (see quant_piece), XV (x is read 16 bytes at once), XK\n"
-    "template <class P, class N, class E> M void vector_tensor(const typename P::T *a, const N &norm, const "
-    "vector_quant_of<P> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, "
-    "u32 *done, i64 *out) {\n"
+    "#endif\n"
+    "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp, of "
+    "each matrix.\n"
+    "// P: of quant, and TENSOR, XV (x is read 16 bytes at once), XK, k, V, S (1), R, MATS, EARLY, NORM, HAS_GAIN, "
+    "HAS_SHIFT, ROWS_WITHIN, eps(), BEST, "
+    "LOADS\n"
+    "template <class P, class N, class E> M void vector_quant(const typename P::T *a, const N &norm, const "
+    "vector_quant_of<P> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
+    "*parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
-    "  typedef quant_piece<P> piece;\n"
-    "  enum { V = P::V, R = 16 * P::TILES, TM = P::TILES * P::MATS, ALL = (P::K + P::SPAN * piece::CHUNK - 1) / "
-    "(P::SPAN * piece::CHUNK), EACH = (ALL + 7) / 8, MOST = P::LOADS / (P::SPAN * piece::W) > 0 ? P::LOADS / (P::SPAN "
-    "* piece::W) : 1, TURNS = (EACH + MOST - 1) / MOST, G = (EACH + TURNS - 1) / TURNS, WITHIN = P::k * (int)sizeof(T) "
-    "<= 32768 };\n"
+    "  enum { U = P::U, V = P::V, R = P::R, W = R * P::MATS, FORM = P::TENSOR ? 2 : P::F >= 64 && P::WIDE, CH = (P::K "
+    "+ 32 * U - "
+    "1) / (32 * U), MOST = FORM ? P::LOADS / W : 1, TURNS = (CH + MOST - 1) / MOST, G = (CH + TURNS - 1) / TURNS, "
+    "WITHIN = P::k * (int)sizeof(T) <= 32768 };\n"
     "  __shared__ uint4 row_[WITHIN ? (P::k + V - 1) / V : 1];\n"
-    "  __shared__ float part[2][TM][8][16];\n"
     "  T *const in = (T *)row_;\n"
-    "  const int t = threadIdx.x, lane = t & 31, warp = t >> 5, step = m.blocks * R;\n"
-    "  piece pieces[G];\n"
+    "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
+    "  int row = (m.block * 8 + (int)(threadIdx.x >> 5)) * R;\n"
+    "  quant_chunk<P, FORM> chunk[G];\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
     "  let_next_start();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "  int row = m.block * R, buffer = 0;\n"
-    "  quant_rows_at<P> rows;\n"
-    "  rows.set(m, row);\n"
-    "  UNROLL for (int g = 0; g < G; g++) pieces[g].load(rows, g, warp);\n"
-    "  if (t < R && row + t < m.n) e.early(row + t);\n"
+    "  UNROLL for (int c = 0; c < G; c++) if (row < m.n && (c * 32 + lane) * U < P::K) chunk[c].load(m, row, (c * "
+    "32 + lane) * U);\n"
+    "  if (lane < R && row + lane < m.n) e.early(row + lane);\n"
     "  if (WITHIN && (P::XV || P::ROWS_WITHIN)) vector_row<P>(a, norm, gain, shift, in);\n"
     "  else {\n"
     "    await_previous();\n"
     "    if (WITHIN) {\n"
-    "      for (int i = t; i < P::k; i += 256) in[i] = a[i * P::XK];\n"
+    "      for (int i = threadIdx.x; i < P::k; i += 256) in[i] = a[i * P::XK];\n"
     "      __syncthreads();\n"
     "    }\n"
     "  }\n"
-    "  if (t < R && row + t < m.n) e.load(row + t);\n"
-    "  for (; row < m.n; row += step, buffer ^= 1) {\n"
-    "    float sum[2][TM];\n"
-    "    UNROLL for (int i = 0; i < TM; i++) sum[0][i] = sum[1][i] = 0.f;\n"
+    "  if (lane < R && row + lane < m.n) e.load(row + lane);\n"
+    "  while (row < m.n) {\n"
+    "    const int at = row;\n"
+    "    float sum[W], y[2] = { 0.f, 0.f };\n"
+    "    UNROLL for (int r = 0; r < W; r++) sum[r] = 0.f;\n"
     "    for (int turn = 0; turn < TURNS; turn++) {\n"
-    "      const int next = turn + 1 < TURNS ? turn + 1 : 0;\n"
-    "      const bool more = next || row + step < m.n;\n"
-    "      if (!next && more) rows.set(m, row + step);\n"
-    "      UNROLL for (int g = 0; g < G; g++) {\n"
-    "        pieces[g].take(WITHIN ? (const T *)in : a, turn * G + g, warp, WITHIN, sum);\n"
-    "        if (more) pieces[g].load(rows, next * G + g, warp);\n"
+    "      const int next = turn + 1 < TURNS ? (turn + 1) * G : 0;\n"
+    "      if (!next) row += step;\n"
+    "      UNROLL for (int c = 0; c < G; c++) {\n"
+    "        const int k = ((turn * G + c) * 32 + lane) * U, then = ((next + c) * 32 + lane) * U;\n"
+    "        if (P::K % (32 * U * G) == 0 || (P::TENSOR ? (turn * G + c) * 32 * U < P::K : k < P::K)) "
+    "chunk[c].take(WITHIN ? (const T *)in : a, k, WITHIN, sum);\n"
+    "        if (row < m.n && (P::K % (32 * U * G) == 0 || then < P::K)) chunk[c].load(m, row, then);\n"
     "      }\n"
     "    }\n"
-    "    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int h = 0; h < 2; h++) {\n"
-    "      if (P::APART) sum[h][i] += exchange(sum[h][i], 1);\n"
-    "      if (lane % 4 == 0) part[buffer][i][warp][h * 8 + lane / 4] = sum[h][i];\n"
+    "    UNROLL for (int r = 0; r < W; r++) {\n"
+    "      UNROLL for (int bit = 16; bit > 0; bit /= 2) sum[r] += exchange(sum[r], bit);\n"
+    "      if (lane == r % R) y[r / R] = sum[r];\n"
     "    }\n"
-    "    __syncthreads();\n"
-    "    if (t < R && row + t < m.n) {\n"
-    "      float y[2] = { 0.f, 0.f };\n"
-    "      UNROLL for (int q = 0; q < P::MATS; q++) {\n"
-    "        float all[8];\n"
-    "        UNROLL for (int w = 0; w < 8; w++) all[w] = part[buffer][q * P::TILES + t / 16][w][t % 16];\n"
-    "        y[q] = halves<8>::sum(all);\n"
-    "      }\n"
-    "      if (P::BEST) best.take(e.value(y[0]), row + t); else e.end(row + t, y[0], y[1]);\n"
-    "      if (row + step + t < m.n) { e.early(row + step + t); e.load(row + step + t); }\n"
-    "    }\n"
+    "    if (lane < R && at + lane < m.n) { if (P::BEST) best.take(e.value(y[0]), at + lane); else e.end(at + "
+    "lane, y[0], y[1]); }\n"
+    "    if (lane < R && row + lane < m.n) { e.early(row + lane); e.load(row + lane); }\n"
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
-    "#endif\n"
     "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
     "// What a part's sums are worth beside the maximum of all parts\n"
     "template <class P> M float share_of(float top, float sum, float all) { "
@@ -12970,7 +12879,6 @@ typedef struct vector_form {
     uint32_t splits, columns, side, grid, lanes, loads, row;
     bool dot, quantised;
     bool tensor, wide; /* a quantised weight on tensor cores; x is read 16 bytes at a time */
-    uint32_t tiles;    /* of 16 of its rows, that a block works on at a time */
     quant_form q;
     few_form few; /* of p.m rows, where that is more than one */
 } vector_form;
@@ -12983,19 +12891,9 @@ enum { VECTOR_LOADS = 16 };
    Zero points from 0 to 255 of bytes from -128 on would leave more than the 8 bits of bf16. */
 static bool quant_on_tensor_cores(const emit *e, const quant_form *q, gn_dtype x) {
     return emit_has_tensor_cores(e) && !e->invariant && (x == GN_F16 || x == GN_BF16) && q->format >= GN_QUANT_INT8 &&
-           q->scales != GN_NO_NODE && q->unit >= 16 && q->k % q->unit == 0 && q->k <= 65536 && q->n <= 1 << 28 &&
+           q->scales != GN_NO_NODE && q->unit >= 16 && q->k % q->unit == 0 && q->group % (4 * q->unit) == 0 &&
+           q->k <= 65536 && q->n <= 1 << 28 &&
            (q->format != GN_QUANT_INT8 || q->zeros == GN_NO_NODE || view_of(e, q->zeros)->dtype == GN_I8);
-}
-
-/* Groups that end within the 64 bytes of a row that four lanes read. */
-static bool quant_apart(const quant_form *q) { return q->group % (4 * q->unit) != 0; }
-static uint32_t quant_span(const quant_form *q) { return q->unit == 16 && q->group % 128 == 0 ? 2 : 1; }
-
-/* Twice as many rows at a time where a warp would have few bytes on their way, and blocks enough remain. `all`: rows of
-   all weights of the kernel. */
-static uint32_t quant_tiles(const emit *e, const vector_form *f, int64_t all, uint32_t mats) {
-    int64_t span = quant_span(&f->q), pieces = blocks_for(f->q.k, 8 * 4 * f->q.unit * span);
-    return pieces * span * 2 * mats <= VECTOR_LOADS / 2 && all >= 64 * emit_processors(e) ? 2 : 1;
 }
 
 /* A quantised weight whose groups are read 16 bytes at a time. */
@@ -13009,16 +12907,18 @@ static bool vector_quantised(const emit *e, uint32_t node, int64_t all, vector_f
     form->quantised = true;
     form->vector = 16 / types[x->dtype].bytes;
     form->p = (product){ .m = 1, .n = n, .k = k, .batches = 1 };
-    form->splits = form->tiles = 1;
-    form->loads = quant_apart(&form->q) ? VECTOR_LOADS * 3 / 4 : VECTOR_LOADS; /* a scale comes with each there */
+    form->splits = 1;
+    form->loads = VECTOR_LOADS * 3 / 4; /* a scale and a zero point come with each */
     form->wide = is_dense_row(e, xa, k, 16);
     form->tensor = n > 0 && gn_view_count(out) == n && quant_on_tensor_cores(e, &form->q, x->dtype);
-    if (form->tensor) return true;
+    if (form->tensor) {
+        form->columns = (all ? all : n) >= 64 * blocks ? 4 : 2; /* two at a time */
+        return true;
+    }
     if (n < 1 || gn_view_count(out) != n || n > 1 << 28 || k > 65536 || form->q.unit < 16 || k % form->vector ||
         !form->wide || (bias != GN_NO_NODE && n > 1 && view_of(e, bias)->strides[0] != 1))
         return false;
     int64_t chunks = blocks_for(k, 32 * form->q.unit), most = form->q.wide && form->q.format >= 64 ? 4 : 2;
-    form->loads = VECTOR_LOADS * 3 / 4; /* a scale and a zero point come with each */
     form->columns = (uint32_t)(chunks * most > form->loads ? form->loads / chunks : most);
     if (form->columns < 2) form->columns = 2;
     while (form->columns > 1 && 16 * (int64_t)form->columns * blocks > (all ? all : n)) form->columns--;
@@ -13085,10 +12985,12 @@ typedef struct one_form {
     int each, stages;
 } one_form;
 
-/* Heads of a block: as many as share keys, up to ONE_HEADS whose sums fit its registers and shared memory. Blocks of a
-   cluster: while each of a block's lanes has ONE_KEYS keys of a full cache, twice as many with several heads. Clusters
-   that share keys: each block has ONE_LONG, which outweighs that they join their sums through memory. */
-enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_CLUSTER = 8, ONE_PARTS = 32, ONE_KEYS = 4, ONE_LONG = 512 };
+/* A cache of ONE_MANY keys and more is read once for as many heads of a block as share it, up to ONE_HEADS whose sums
+   fit its registers and shared memory; of a shorter one, which the L2 cache holds, each head has blocks of its own.
+   Blocks of a cluster: while each of a block's lanes has ONE_KEYS keys of a full cache, twice as many with several heads.
+   Clusters that share keys: each block has ONE_LONG, which outweighs that they join their sums through memory; then two
+   blocks are enough for a cluster, of which more are resident at once. */
+enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_MANY = 4096, ONE_CLUSTER = 8, ONE_PARTS = 32, ONE_KEYS = 4, ONE_LONG = 512 };
 
 /* Lanes that share a key, of 16 bytes each. */
 static int one_lanes(const attention_form *a) {
@@ -13102,12 +13004,13 @@ static void one_divide(const emit *e, one_form *f, int64_t heads) {
     const attention_form *a = &f->a;
     bool clusters = emit_has_clusters(e);
     int64_t keys = keys_of(a), shared = a->dims[1] / a->k.dims[1], blocks = emit_processors(e);
+    int64_t most = keys >= ONE_MANY ? 2 : ONE_CLUSTER;
     f->heads = 1;
-    for (int64_t r = 2; r <= ONE_HEADS; r++)
+    for (int64_t r = 2; r <= ONE_HEADS && keys >= ONE_MANY; r++)
         if (shared % r == 0 && r * a->q.dims[3] <= ONE_WIDTH) f->heads = r;
     heads /= f->heads;
     int64_t least = 256 / one_lanes(a) * (f->heads > 1 ? 2 * ONE_KEYS : ONE_KEYS);
-    for (f->cluster = 1; clusters && f->cluster < ONE_CLUSTER && keys >= f->cluster * 2 * least; f->cluster *= 2)
+    for (f->cluster = 1; clusters && f->cluster < most && keys >= f->cluster * 2 * least; f->cluster *= 2)
         if (heads * f->cluster * 2 > sgemm_slots(e, (int)f->cluster * 2)) break;
     if (clusters) blocks = sgemm_slots(e, (int)f->cluster), least = ONE_LONG;
     f->parts = f->cluster;
@@ -13288,12 +13191,9 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
             "gn_f64(0x%llxull); }\n",
             (long long)form->p.k, (long long)form->vector, form->columns, g->parts[0].product[1] ? 2 : 1, early,
             g->norm != 0, gain, shift, g->rows != 0, best, form->loads, (unsigned long long)attrs[0]);
-        if (form->tensor) {
-            const gn_view *x = view_of(e, input(e, node, 0));
-            put(&more, "  enum { TILES = %u, SPAN = %u, APART = %d, XV = %d };\n  static const i64 XK = %lldll;\n",
-                form->tiles, quant_span(&form->q), quant_apart(&form->q), form->wide,
-                (long long)x->strides[x->rank - 1]);
-        }
+        const gn_view *x = view_of(e, input(e, node, 0));
+        put(&more, "  enum { TENSOR = %d, XV = %d };\n  static const i64 XK = %lldll;\n", form->tensor, form->wide,
+            (long long)x->strides[x->rank - 1]);
         put_quant_type(e, &form->q, view_of(e, input(e, node, 0))->dtype, more.s ? more.s : "");
         e->failed = e->failed || more.failed;
         text_free(&more);
@@ -13345,14 +13245,12 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     for (uint32_t i = 0; i < g->n; i++) {
         vector_choose(e, vector_product(e, g, i, 0), n, &own);
         bool by_row = own.dot || own.quantised;
-        if (own.tensor) own.tiles = quant_tiles(e, &own, n, g->parts[i].product[1] ? 2 : 1);
-        else if (by_row && g->parts[i].product[1]) own.columns = own.columns > 3 ? 2 : 1;
+        if (by_row && g->parts[i].product[1]) own.columns = own.columns > 3 ? 2 : 1;
         if (!i) *form = own;
         uint32_t turns = own.lanes * own.side / (256 * own.splits),
                  loads = own.loads / (g->parts[i].product[1] ? 2 : 1);
         if (!by_row && turns > loads) return false; /* a thread has more of the lanes than it loads at once */
-        int64_t columns = own.tensor ? 16 * form->tiles : 8 * form->columns;
-        blocks[i] = by_row ? (uint32_t)blocks_for(own.p.n, columns) : own.grid;
+        blocks[i] = by_row ? (uint32_t)blocks_for(own.p.n, 8 * form->columns) : own.grid;
         grid += blocks[i];
     }
     /* fewer blocks that take several columns each, one after the other */
@@ -13483,10 +13381,9 @@ static void emit_vector(emit *e, const vector_group *g) {
     if (form.p.m > 1) put(&e->body, "  few_times<@_p>(%s, norm, m, e);\n", g->rows ? "0" : "a");
     else
         put(&e->body, "  vector_%s<@_p>(%s, norm, m, %s, %s, e, %s);\n",
-            form.tensor      ? "tensor"
-            : form.quantised ? "quant"
-            : form.dot       ? "dot"
-                             : "times",
+            form.quantised ? "quant"
+            : form.dot     ? "dot"
+                           : "times",
             g->rows ? "0" : "a", flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
             part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
