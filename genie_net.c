@@ -2140,10 +2140,10 @@ static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_
 
 #define GN__HELPERS 8              /* of the process, at most */
 #define GN__HELPER_IDLE_US 250000u /* after which one ends */
-#define GN__HELPER_CORES 4u        /* where there are fewer, threads only take them from each other */
 
 static atomic_int gn__helpers_now;
-static int gn__helpers_wanted = -1; /* tests: bit 1 always send beside, bit 2 always receive; -1: where it pays */
+static unsigned gn__helper_cores = 4; /* where there are fewer, threads only take them from each other */
+static int gn__helpers_wanted = -1;   /* of tests, bits: 1 large sends beside, 2 all receives; -1: where it pays */
 
 /* Under the lock. false: it is to end. */
 static bool gn__helper_wait(gn__helper *h, bool (*has_work)(const gn__helper *h)) {
@@ -2231,6 +2231,8 @@ static bool gn__helper_begin(gn__helper *h, void *(*main)(void *)) {
         if (!ended) return true;
         pthread_join(h->thread, NULL);
         h->begun = false;
+        h->refused = h->poor;
+        if (h->refused) return false;
     }
     h->ready = h->ended = h->stop = h->lent = h->reads = false;
     h->made = h->taken = 0;
@@ -2276,7 +2278,7 @@ static void gn__helpers_end(gn__link *l) {
 }
 
 static bool gn__helper_wanted(int bit, bool much) {
-    return gn__helpers_wanted < 0 ? much && gn__cores() >= GN__HELPER_CORES : (gn__helpers_wanted & bit) != 0;
+    return gn__helpers_wanted < 0 ? much && gn__cores() >= gn__helper_cores : (gn__helpers_wanted & bit) != 0;
 }
 
 /* Whether n bytes more are sent beside: always behind what waits to be sent there. */
@@ -2300,7 +2302,6 @@ static gn__turn *gn__send_turn(gn__link *l, gn__time_limit *time) {
         else gn__cond_wait_until(&h->changed, &h->lock, gn__due(time));
     }
     if (atomic_load(&h->result) != GN_OK) l->broken = (gn_result)atomic_load(&h->result);
-    h->refused = h->poor;
     h->lent = h->ready && l->broken == GN_OK;
     gn__turn *t = h->lent ? &h->turns[h->made % GN__TURNS] : NULL;
     pthread_mutex_unlock(&h->lock);
