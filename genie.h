@@ -2698,8 +2698,9 @@ typedef struct gn_link_info {
     bool renews;      /* it takes new keys in the middle of the stream, once the connection is open */
     uint64_t bytes_up, bytes_down; /* at the socket */
     uint64_t key_updates;          /* times that keys were changed, both ways together */
-    /* Microseconds that large sends and receives took so far, each by one thread, which may be another than the caller's:
-       encrypting; sending, and of that until the peer had read; decrypting; receiving; until the peer had written. */
+    /* Microseconds that large sends and receives took so far, each by one thread, which may be another than the
+       caller's: encrypting; sending, and of that until the peer had read; decrypting; receiving; until the peer had
+       written. */
     uint64_t seal_us, send_us, send_wait_us, open_us, receive_us, receive_wait_us;
 } gn_link_info;
 

@@ -1901,8 +1901,9 @@ static bool gn__records_make(gn__records *r, const gn__crypto *c, const gn__keys
  * One connection. Threads: one sender, one receiver, one or two threads; interrupt and info from any. The receiver
  * alone uses `in`, the sender alone `fly`; everything of mbedTLS and `out` is used under `lock`, one record at a time,
  * never while waiting for the socket. Where libcrypto does the records, mbedTLS and its keys are gone, `out` is the
- * sender's and there is no lock; the two threads of >>beside then may do socket I/O for them. A send that failed leaves half a record behind, so every later one fails too; so does
- * a receive after one that met a wrong record, however right the next one may be. */
+ * sender's and there is no lock; the two threads of >>beside then may do socket I/O for them. A send that failed
+ * leaves half a record behind, so every later one fails too; so does a receive after one that met a wrong record,
+ * however right the next one may be. */
 
 /* What an operation may wait in all: counted, and the clock read, from when it first has to. */
 typedef struct gn__time_limit {
@@ -1918,8 +1919,8 @@ typedef struct gn__buffer {
 
 enum { GN__TURNS = 4 };
 
-/* What goes from one thread of a link to the other. To be sent: what all of the call that it is of may wait, and whether
-   it is the first of that call. */
+/* What goes from one thread of a link to the other. Of what is to be sent: how long all of its call may wait, and
+   whether it is the first of that call. */
 typedef struct gn__turn {
     gn__buffer b;
     uint32_t ms;
@@ -1937,11 +1938,12 @@ typedef struct gn__helper {
     atomic_int result;    /* gn_result: why nothing more can be sent */
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t changed;
-    bool ready, ended, stop, poor; /* ready: there are turns; ended: there are none any more; poor: no memory for them */
-    bool lent;               /* a turn is being filled to be sent */
-    bool reads;              /* what the socket has is the helper's to take */
-    gn__time_limit time;     /* of the call whose turns are being sent */
-    gn_result came;          /* why it stopped reading; GN_TIMEOUT: there is nothing for now */
+    bool ready, ended, stop,
+        poor;            /* ready: there are turns; ended: there are none any more; poor: no memory for them */
+    bool lent;           /* a turn is being filled to be sent */
+    bool reads;          /* what the socket has is the helper's to take */
+    gn__time_limit time; /* of the call whose turns are being sent */
+    gn_result came;      /* why it stopped reading; GN_TIMEOUT: there is nothing for now */
     uint64_t made, taken;
     gn__turn turns[GN__TURNS];
 } gn__helper;
@@ -1976,9 +1978,9 @@ typedef struct gn__link {
     uint64_t much_up, much_down;  /* bytes of large sends one after another, and of receives */
     gn__helper sending, receiving;
     atomic_uint_fast64_t spent_us[GN__SPENT__COUNT]; /* on large sends and receives */
-    const gn__crypto *crypto;     /* NULL: all by mbedTLS */
-    gn__keys keys;                /* during the handshake */
-    gn__records records;          /* after it, where libcrypto does them */
+    const gn__crypto *crypto;                        /* NULL: all by mbedTLS */
+    gn__keys keys;                                   /* during the handshake */
+    gn__records records;                             /* after it, where libcrypto does them */
     gn__log log;
     char peer[96], version[32], cipher[64];
     /* the peer's key */
@@ -2128,10 +2130,10 @@ static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_
 }
 
 /* >>beside ==========================================================================================
- * Where much is sent, a thread beside the link's own sends what that one has sealed; where much comes, one receives what
- * that one opens: system calls cost about as much as encryption. Records stay with the link's own threads, so their
- * numbers, keys, alerts and errors are where they are without. Small messages and single large ones stay there too: a
- * thread that wakes costs more than it gives.
+ * Where much is sent, a thread beside the link's own sends what that one has sealed; where much comes, one receives
+ * what that one opens: system calls cost about as much as encryption. Records stay with the link's own threads, so
+ * their numbers, keys, alerts and errors are where they are without. Small messages and single large ones stay there
+ * too: a thread that wakes costs more than it gives.
  *
  * The helper that sends has its turns' deadlines and the errors of the socket; the sender meets them at its next call,
  * and the end of a link waits until all is sent. The helper that receives never waits: when the socket is empty it
@@ -2297,10 +2299,9 @@ static gn__turn *gn__send_turn(gn__link *l, gn__time_limit *time) {
     gn__helper *h = &l->sending;
     pthread_mutex_lock(&h->lock);
     while (!h->ready && !h->ended) pthread_cond_wait(&h->changed, &h->lock);
-    while (h->made - h->taken == GN__TURNS && l->broken == GN_OK) {
+    while (h->made - h->taken == GN__TURNS && l->broken == GN_OK)
         if (gn_now_us() >= gn__due(time)) l->broken = GN_TIMEOUT;
         else gn__cond_wait_until(&h->changed, &h->lock, gn__due(time));
-    }
     if (atomic_load(&h->result) != GN_OK) l->broken = (gn_result)atomic_load(&h->result);
     h->lent = h->ready && l->broken == GN_OK;
     gn__turn *t = h->lent ? &h->turns[h->made % GN__TURNS] : NULL;
@@ -2412,12 +2413,11 @@ static void gn__link_info(void *self, gn_link_info *out) {
     out->bytes_up = atomic_load_explicit(&l->up, memory_order_relaxed);
     out->bytes_down = atomic_load_explicit(&l->down, memory_order_relaxed);
     uint64_t *const spent[GN__SPENT__COUNT] = {
-        [GN__SPENT_SEALING] = &out->seal_us,      [GN__SPENT_SENDING] = &out->send_us,
+        [GN__SPENT_SEALING] = &out->seal_us,        [GN__SPENT_SENDING] = &out->send_us,
         [GN__SPENT_ON_READER] = &out->send_wait_us, [GN__SPENT_OPENING] = &out->open_us,
-        [GN__SPENT_RECEIVING] = &out->receive_us, [GN__SPENT_ON_WRITER] = &out->receive_wait_us,
+        [GN__SPENT_RECEIVING] = &out->receive_us,   [GN__SPENT_ON_WRITER] = &out->receive_wait_us,
     };
-    for (int i = 0; i < GN__SPENT__COUNT; i++)
-        *spent[i] = atomic_load_explicit(&l->spent_us[i], memory_order_relaxed);
+    for (int i = 0; i < GN__SPENT__COUNT; i++) *spent[i] = atomic_load_explicit(&l->spent_us[i], memory_order_relaxed);
 }
 
 /* Ends our side and takes what the peer was still sending: closing with bytes unread would reset the connection and

@@ -2963,11 +2963,11 @@ static void stream_free(stream_pair *p) {
     gn__helpers_wanted = -1;
 }
 
-#define FOR_EACH_STREAM(p)                                                                         \
-    if (gn__crypto_use() == NULL) {                                                                \
-        test_skip(gn__crypto_found.why);                                                           \
-        return;                                                                                    \
-    }                                                                                              \
+#define FOR_EACH_STREAM(p)               \
+    if (gn__crypto_use() == NULL) {      \
+        test_skip(gn__crypto_found.why); \
+        return;                          \
+    }                                    \
     for (int wanted_ = 0; wanted_ < 4 && (stream_make(&(p), wanted_), true); stream_free(&(p)), wanted_++)
 
 static bool helper_runs(gn__helper *h) {
@@ -3144,6 +3144,16 @@ static void *close_end(void *arg) {
     return NULL;
 }
 
+/* Sends beside until the peer, which does not read, lets no more through: how many bytes were taken. */
+static size_t stream_fill(stream_pair *p, const uint8_t *data, uint32_t timeout_ms) {
+    size_t sent = 0, piece = 256u << 10;
+    while (sent + piece <= STREAM && (p->from.i->state(p->a, 100) || !atomic_load(&p->a->sending.busy))) {
+        if (!CHECK_RESULT(p->from.i->send(p->a, data + sent, piece, timeout_ms), GN_OK)) break;
+        sent += piece;
+    }
+    return sent;
+}
+
 TEST(link_closed_at_once_has_sent_all_of_its_stream) {
     stream_pair p;
     uint8_t *data = malloc(STREAM);
@@ -3151,12 +3161,17 @@ TEST(link_closed_at_once_has_sent_all_of_its_stream) {
     FOR_EACH_STREAM(p) {
         gn_result end;
         pthread_t thread;
-        static const size_t size = 1u << 20; /* which the buffers of the socket and of the helper hold */
-        CHECK_RESULT(p.from.i->send(p.a, data, size, 5000), GN_OK);
+        bool beside = wanted_ & 1;
+        size_t size = 256u << 10; /* which the buffers of the socket hold */
+        if (beside) {
+            size = stream_fill(&p, data, 5000);
+            CHECK(size < STREAM && atomic_load(&p.a->sending.busy));
+        } else CHECK_RESULT(p.from.i->send(p.a, data, size, 5000), GN_OK);
         pthread_create(&thread, NULL, close_end, &p.from);
+        nap(20);
         CHECK_INT(stream_read(&p, data, &end), size);
         CHECK_RESULT(end, GN_DISCONNECTED);
-        CHECK_INT(p.b->records.ended, GN_DISCONNECTED); /* it said goodbye */
+        CHECK(beside || p.b->records.ended == GN_DISCONNECTED); /* it said goodbye: there was room for that */
         pthread_join(thread, NULL);
         p.a = NULL;
     }
@@ -3205,24 +3220,63 @@ TEST(peer_that_reads_nothing_is_a_timeout_for_a_stream_too) {
     free(data);
 }
 
-/* One that fits what waits to be sent returns, and the next one tells. */
-TEST(deadline_of_what_is_sent_beside_is_told_by_the_next_send) {
+TEST(link_whose_helper_has_more_to_send_is_not_writable) {
     stream_pair p;
-    static uint8_t data[256 << 10];
     if (gn__crypto_use() == NULL) {
         test_skip(gn__crypto_found.why);
         return;
     }
-    stream_make(&p, 1);
-    gn_result r = GN_OK;
+    stream_make(&p, 0);
+    CHECK_INT(p.from.i->state(p.a, 0), GN_LINK_WRITABLE);
+    p.a->sending.made = 1; /* as if there were one */
+    atomic_store(&p.a->sending.busy, true);
     uint64_t start = gn_now_us();
-    for (int i = 0; i < 1000 && r == GN_OK; i++) r = p.from.i->send(p.a, data, sizeof data, 400);
-    check_timeout(r, start, 0.4, "send");
-    start = gn_now_us();
-    p.from.i->close(p.a);
-    CHECK(seconds(start) < 1); /* nothing is waited for any more */
-    p.a = NULL;
+    CHECK_INT(p.from.i->state(p.a, 20), 0);
+    CHECK(gn_now_us() - start >= 20000);
+    p.a->sending.made = 0;
+    atomic_store(&p.a->sending.busy, false);
+    CHECK_INT(p.from.i->state(p.a, 0), GN_LINK_WRITABLE);
     stream_free(&p);
+}
+
+/* What is sent beside has the deadline of its call; when that is over, half a record may be out: nothing may follow it,
+   even if the peer reads again. */
+TEST(deadline_of_what_is_sent_beside_is_told_by_the_next_send) {
+    stream_pair p;
+    uint8_t *data = calloc(1, STREAM), back[4096];
+    size_t k;
+    if (gn__crypto_use() == NULL) test_skip(gn__crypto_found.why);
+    else {
+        stream_make(&p, 1);
+        uint64_t start = gn_now_us();
+        CHECK(stream_fill(&p, data, 400) < STREAM);
+        for (int i = 0; i < 300 && atomic_load(&p.a->sending.busy); i++) nap(10);
+        CHECK(!atomic_load(&p.a->sending.busy));
+        CHECK(seconds(start) < 3);
+        for (int i = 0; i < 500; i++) REQUIRE(p.to.i->recv(p.b, back, sizeof back, &k, 1000) == GN_OK);
+        CHECK_RESULT(p.from.i->send(p.a, data, 1, 1000), GN_TIMEOUT);
+        stream_free(&p);
+    }
+    free(data);
+}
+
+/* A call that may wait less than what is being sent does so, and then nothing is waited for any more. */
+TEST(link_that_is_broken_closes_at_once) {
+    stream_pair p;
+    uint8_t *data = calloc(1, STREAM);
+    if (gn__crypto_use() == NULL) test_skip(gn__crypto_found.why);
+    else {
+        stream_make(&p, 1);
+        CHECK(stream_fill(&p, data, 20000) < STREAM);
+        uint64_t start = gn_now_us();
+        check_timeout(p.from.i->send(p.a, data, 4u << 20, 300), start, 0.3, "send");
+        start = gn_now_us();
+        p.from.i->close(p.a);
+        CHECK(seconds(start) < 2);
+        p.a = NULL;
+        stream_free(&p);
+    }
+    free(data);
 }
 
 TEST(streams_without_room_for_helpers_go_on_alone) {
@@ -3235,6 +3289,8 @@ TEST(streams_without_room_for_helpers_go_on_alone) {
         else atomic_store(&gn__helpers_now, GN__HELPERS);   /* others have all the threads */
         stream_carry(&p, data, sizes, TEST_COUNT(sizes));
         CHECK(!helper_runs(&p.a->sending) && !helper_runs(&p.b->receiving));
+        CHECK_INT(p.a->sending.refused, wanted_ % 2); /* it is not tried again and again */
+        CHECK_INT(p.b->receiving.refused, wanted_ == 3);
         atomic_store(&alloc_countdown, 0);
         if (wanted_ % 2 == 0) atomic_store(&gn__helpers_now, 0);
     }
@@ -4208,7 +4264,9 @@ static const test_entry tests[] = {
     TEST_ENTRY(link_closed_at_once_has_sent_all_of_its_stream),
     TEST_ENTRY(peer_that_goes_within_a_stream_ends_it),
     TEST_ENTRY(peer_that_reads_nothing_is_a_timeout_for_a_stream_too),
+    TEST_ENTRY(link_whose_helper_has_more_to_send_is_not_writable),
     TEST_ENTRY(deadline_of_what_is_sent_beside_is_told_by_the_next_send),
+    TEST_ENTRY(link_that_is_broken_closes_at_once),
     TEST_ENTRY(streams_without_room_for_helpers_go_on_alone),
 #if defined(GN__TLS_MAX)
     TEST_ENTRY(key_updates_are_understood_by_openssl),
