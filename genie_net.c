@@ -56,6 +56,10 @@
  --devices list` and in the * counter slow_links. A key of AES-GCM is changed after 275 GB (counter key_updates); with a
  peer that cannot do * that the connection ends there with an error.
  *
+ * From 4 MiB at a stretch on, where there are four cores, a thread beside a connection's own sends what that one has
+ * encrypted, and another receives what that one decrypts (>>beside): at most eight in a process, each for 250 ms longer
+ * than it has work. gn_link_info and the lines about loading (GENIE_LOG=info) tell what each stage takes.
+ *
  * What it does not do: Windows, mbedTLS 4, session resumption, metrics over HTTP.
  *
  * SECTIONS (grep the tag)
