@@ -2698,6 +2698,10 @@ typedef struct gn_link_info {
     bool renews;      /* it takes new keys in the middle of the stream, once the connection is open */
     uint64_t bytes_up, bytes_down; /* at the socket */
     uint64_t key_updates;          /* times that keys were changed, both ways together */
+    /* Microseconds that large sends and receives took so far, each by one thread, which may be another than the
+       caller's: encrypting; sending, and of that until the peer had read; decrypting; receiving; until the peer had
+       written. */
+    uint64_t seal_us, send_us, send_wait_us, open_us, receive_us, receive_wait_us;
 } gn_link_info;
 
 /* WRITABLE: some can be sent without waiting for the peer to read. READABLE: bytes have come. GONE: the peer has closed
@@ -33120,6 +33124,7 @@ typedef struct gn__packers {
     bool stop;
     uint64_t busy_us, send_us, wait_us, ask_us; /* of all threads; of who sends: in sending, in waiting for pieces, for
                                                    digests and answers */
+    gn_link_info link;                          /* when it began */
     gn__packed pieces[GN__PIECES];
 } gn__packers;
 
@@ -33173,6 +33178,7 @@ static void gn__packers_begin(gn__packers *p, const gn__remote *r, bool much) {
     memset(p, 0, sizeof *p);
     p->codecs = r->link.codecs;
     p->n_pieces = 2 * most;
+    r->link.t.i->info(r->link.t.self, &p->link);
     gn__mutex_init(&p->lock);
     gn__cond_init(&p->changed);
     while (much && threads > 1 && p->n_threads < most &&
@@ -33301,13 +33307,18 @@ static gn_result gn__remote_ask_some(gn__remote *r, gn__hashers *h, size_t first
 static void gn__remote_tell_stages(const gn__remote *r, const gn__hashers *h, const gn__packers *p, uint64_t bytes,
                                    uint64_t sent, uint64_t us) {
     if (bytes < GN__TOLD_WEIGHTS) return;
-    gn_logf(
-        r->log, r->log_user, GN_LOG_INFO,
-        "%s: %.2f GB of weights in %.2f s: digests %.2f s by %u threads; %.2f GB sent: read and packed %.2f s by %u "
-        "threads, encrypted and sent %.2f s; waited for pieces %.2f s, for digests and answers %.2f s",
-        r->link.info.peer, 1e-9 * (double)bytes, 1e-6 * (double)us, 1e-6 * (double)h->busy_us, h->n_threads,
-        1e-9 * (double)sent, 1e-6 * (double)p->busy_us, p->n_threads, 1e-6 * (double)p->send_us,
-        1e-6 * (double)p->wait_us, 1e-6 * (double)p->ask_us);
+    gn_link_info now;
+    memset(&now, 0, sizeof now);
+    r->link.t.i->info(r->link.t.self, &now);
+    gn_logf(r->log, r->log_user, GN_LOG_INFO,
+            "%s: %.2f GB of weights in %.2f s: digests %.2f s by %u threads; %.2f GB sent: read and packed %.2f s by "
+            "%u threads; written by one %.2f s, of which encrypted %.2f s; sent %.2f s, of which until the server read "
+            "%.2f s; waited for pieces %.2f s, for digests and answers %.2f s",
+            r->link.info.peer, 1e-9 * (double)bytes, 1e-6 * (double)us, 1e-6 * (double)h->busy_us, h->n_threads,
+            1e-9 * (double)sent, 1e-6 * (double)p->busy_us, p->n_threads, 1e-6 * (double)p->send_us,
+            1e-6 * (double)(now.seal_us - p->link.seal_us), 1e-6 * (double)(now.send_us - p->link.send_us),
+            1e-6 * (double)(now.send_wait_us - p->link.send_wait_us), 1e-6 * (double)p->wait_us,
+            1e-6 * (double)p->ask_us);
 }
 
 /* Brings the weights put since the last time to the server: a round trip for up to 4096 of them, one for each
@@ -34178,6 +34189,8 @@ static gn__atomic gn__filled_now; /* uploads that have fillers */
    known to be right; put: to its device. */
 typedef struct gn__stages {
     uint64_t bytes, receive_us, fill_us, hash_us, end_us, put_us;
+    uint64_t begun_us; /* 0: there were none yet */
+    gn_link_info link; /* then */
 } gn__stages;
 
 typedef struct gn__upload {
@@ -34953,13 +34966,20 @@ static gn_result gn__upload_whole(gn__session *s, uint32_t request, gn_fault *f)
 /* Before what needs the weights: how they came. */
 static void gn__session_tell_stages(gn__session *s) {
     const gn__stages *x = &s->stages;
-    if (x->bytes >= GN__TOLD_WEIGHTS)
-        gn_logf(
-            s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO,
-            "session %llu: %.2f GB of weights received in %.2f s: put into place %.2f s and digests %.2f s by other "
-            "threads, waited for these %.2f s; to the device %.2f s",
-            (unsigned long long)s->id, 1e-9 * (double)x->bytes, 1e-6 * (double)x->receive_us, 1e-6 * (double)x->fill_us,
-            1e-6 * (double)x->hash_us, 1e-6 * (double)x->end_us, 1e-6 * (double)x->put_us);
+    gn_link_info now;
+    memset(&now, 0, sizeof now);
+    if (x->bytes >= GN__TOLD_WEIGHTS) {
+        s->link.t.i->info(s->link.t.self, &now);
+        gn_logf(s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO,
+                "session %llu: %.2f GB of weights received in %.2f s: taken from the socket %.2f s, until the client "
+                "wrote %.2f s; decrypted %.2f s; put into place %.2f s and digests %.2f s by other threads, waited for "
+                "these %.2f s; to the device %.2f s",
+                (unsigned long long)s->id, 1e-9 * (double)x->bytes, 1e-6 * (double)x->receive_us,
+                1e-6 * (double)(now.receive_us - x->link.receive_us),
+                1e-6 * (double)(now.receive_wait_us - x->link.receive_wait_us),
+                1e-6 * (double)(now.open_us - x->link.open_us), 1e-6 * (double)x->fill_us, 1e-6 * (double)x->hash_us,
+                1e-6 * (double)x->end_us, 1e-6 * (double)x->put_us);
+    }
     memset(&s->stages, 0, sizeof s->stages);
 }
 
@@ -35006,6 +35026,8 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e) return e;
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "this server has no network unit, so no SHA-256");
+    if (s->stages.begun_us == 0) s->link.t.i->info(s->link.t.self, &s->stages.link);
+    if (s->stages.begun_us == 0) s->stages.begun_us = gn_now_us();
     if (d.offset == 0) { /* a new one, or one that the client begins again */
         gn__upload_end(u);
         u->total = d.total;

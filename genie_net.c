@@ -56,6 +56,10 @@
  --devices list` and in the * counter slow_links. A key of AES-GCM is changed after 275 GB (counter key_updates); with a
  peer that cannot do * that the connection ends there with an error.
  *
+ * From 4 MiB at a stretch on, where there are four cores, a thread beside a connection's own sends what that one has
+ * encrypted, and another receives what that one decrypts (>>beside): at most eight in a process, each for 250 ms longer
+ * than it has work. gn_link_info and the lines about loading (GENIE_LOG=info) tell what each stage takes.
+ *
  * What it does not do: Windows, mbedTLS 4, session resumption, metrics over HTTP.
  *
  * SECTIONS (grep the tag)
@@ -68,6 +72,8 @@
  *   >>crypto    random bytes, SHA-256, keys and certificates
  *   >>records   TLS records by libcrypto
  *   >>link      one connection: socket I/O with deadlines
+ *   >>beside    threads that send and receive beside a link's own, where there is much to send or receive
+ *   >>plain     what a link is asked and how it ends; links without TLS
  *   >>tls       records over a link
  *   >>proof     what a client says to be let in, and what it is granted
  *   >>lookup    name resolution with a deadline
@@ -154,6 +160,11 @@
 #define GN__IN_BYTES (256u << 10)  /* one recv takes up to this much */
 #define GN__OUT_BATCH (256u << 10) /* ciphertext gathered before a send */
 #define GN__OUT_MAX (GN__OUT_BATCH + (64u << 10))
+#define GN__LARGE (128u << 10) /* bytes from which on a send is large */
+#define GN__GULP (32u << 10)   /* bytes from which on a receive is */
+#define GN__MUCH (4u << 20)    /* bytes of large ones, one after another, that are a stream */
+#define GN__NAP_US 50          /* between two looks at the socket of a stream, for GN__NAPS_US at most */
+#define GN__NAPS_US 100u
 #define GN__LINGER_US 200000u
 #define GN__FILE_MAX (4u << 20)
 
@@ -197,6 +208,46 @@ static gn_result gn__wait(int fd, short events, uint64_t deadline) {
         if (n < 0 && errno != EINTR) return GN_IO_ERROR;
         if (gn_now_us() >= deadline) return GN_TIMEOUT;
     }
+}
+
+/* Condition variables whose waits end by the clock of gn_now_us, where the system has such. */
+static bool gn__cond_init(pthread_cond_t *c) {
+    pthread_condattr_t a;
+    if (pthread_condattr_init(&a) != 0) return false;
+#if defined(__APPLE__)
+    bool ok = true;
+#else
+    bool ok = pthread_condattr_setclock(&a, CLOCK_MONOTONIC) == 0;
+#endif
+    ok = ok && pthread_cond_init(c, &a) == 0;
+    pthread_condattr_destroy(&a);
+    return ok;
+}
+
+/* May return before: who waits looks again. */
+static void gn__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, uint64_t deadline) {
+    struct timespec t;
+    uint64_t now = gn_now_us(), left = deadline > now ? deadline - now : 0;
+    if (left > 60000000u) left = 60000000u;
+#if defined(__APPLE__)
+    clock_gettime(CLOCK_REALTIME, &t);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &t);
+#endif
+    uint64_t ns = (uint64_t)t.tv_nsec + left % 1000000u * 1000u;
+    t.tv_sec += (time_t)(left / 1000000u + ns / 1000000000u);
+    t.tv_nsec = (long)(ns % 1000000000u);
+    pthread_cond_timedwait(c, m, &t);
+}
+
+/* Those that this process may run on. */
+static unsigned gn__cores(void) {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return (unsigned)CPU_COUNT(&set);
+#endif
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (unsigned)n : 1;
 }
 
 static bool gn__again(int e) {
@@ -1854,8 +1905,15 @@ static bool gn__records_make(gn__records *r, const gn__crypto *c, const gn__keys
  * One connection. Threads: one sender, one receiver, one or two threads; interrupt and info from any. The receiver
  * alone uses `in`, the sender alone `fly`; everything of mbedTLS and `out` is used under `lock`, one record at a time,
  * never while waiting for the socket. Where libcrypto does the records, mbedTLS and its keys are gone, `out` is the
- * sender's and there is no lock. A send that failed leaves half a record behind, so every later one fails too; so does
- * a receive after one that met a wrong record, however right the next one may be. */
+ * sender's and there is no lock; the two threads of >>beside then may do socket I/O for them. A send that failed
+ * leaves half a record behind, so every later one fails too; so does a receive after one that met a wrong record,
+ * however right the next one may be. */
+
+/* What an operation may wait in all: counted, and the clock read, from when it first has to. */
+typedef struct gn__time_limit {
+    uint32_t ms;
+    uint64_t deadline; /* 0: it has not waited */
+} gn__time_limit;
 
 /* GN__OUT_MAX bytes */
 typedef struct gn__buffer {
@@ -1863,7 +1921,49 @@ typedef struct gn__buffer {
     size_t n;
 } gn__buffer;
 
+enum { GN__TURNS = 4 };
+
+/* What goes from one thread of a link to the other. Of what is to be sent: how long all of its call may wait, and
+   whether it is the first of that call. */
+typedef struct gn__turn {
+    gn__buffer b;
+    uint32_t ms;
+    bool first;
+} gn__turn;
+
+/* A thread beside one of the link's own. Turns taken up to, not including, made are full: one thread fills them, the
+   other empties them, in order. */
+typedef struct gn__helper {
+    struct gn__link *link;
+    pthread_t thread;
+    bool begun, refused;  /* of the thread beside which it is: it is to be joined; it could not be started */
+    bool uses;            /* of the receiver: what comes next may be in a turn */
+    atomic_bool busy;     /* turns wait to be sent */
+    atomic_int result;    /* gn_result: why nothing more can be sent */
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t changed;
+    bool ready, ended, stop,
+        poor;            /* ready: there are turns; ended: there are none any more; poor: no memory for them */
+    bool lent;           /* a turn is being filled to be sent */
+    bool reads;          /* what the socket has is the helper's to take */
+    gn__time_limit time; /* of the call whose turns are being sent */
+    gn_result came;      /* why it stopped reading; GN_TIMEOUT: there is nothing for now */
+    uint64_t made, taken;
+    gn__turn turns[GN__TURNS];
+} gn__helper;
+
 typedef struct gn__listener gn__listener;
+
+/* What large transfers spend time on: each by the one thread that does it. */
+enum {
+    GN__SPENT_SEALING,
+    GN__SPENT_SENDING,
+    GN__SPENT_ON_READER, /* of those, waiting for the peer to read */
+    GN__SPENT_OPENING,
+    GN__SPENT_RECEIVING,
+    GN__SPENT_ON_WRITER, /* beside those, waiting for the peer to write */
+    GN__SPENT__COUNT
+};
 
 typedef struct gn__link {
     int fd;
@@ -1878,10 +1978,13 @@ typedef struct gn__link {
     uint64_t sealed, most_sealed; /* records by mbedTLS, and how many its key may seal */
     uint8_t *in;                  /* ciphertext received: in[in_at, in_n) */
     size_t in_at, in_n, in_room;  /* in_room: bytes of it that are used */
-    gn__buffer out, fly;          /* ciphertext to send; being sent */
-    const gn__crypto *crypto;     /* NULL: all by mbedTLS */
-    gn__keys keys;                /* during the handshake */
-    gn__records records;          /* after it, where libcrypto does them */
+    gn__buffer out, fly;          /* ciphertext to send; being sent, during the handshake and by mbedTLS */
+    uint64_t much_up, much_down;  /* bytes of large sends one after another, and of receives */
+    gn__helper sending, receiving;
+    atomic_uint_fast64_t spent_us[GN__SPENT__COUNT]; /* on large sends and receives */
+    const gn__crypto *crypto;                        /* NULL: all by mbedTLS */
+    gn__keys keys;                                   /* during the handshake */
+    gn__records records;                             /* after it, where libcrypto does them */
     gn__log log;
     char peer[96], version[32], cipher[64];
     /* the peer's key */
@@ -1899,6 +2002,21 @@ typedef struct gn__link {
     uint64_t moved_us;            /* when it last advanced */
 } gn__link;
 
+static bool gn__helper_init(gn__helper *h, gn__link *l) {
+    h->link = l;
+    atomic_init(&h->busy, false);
+    atomic_init(&h->result, GN_OK);
+    if (pthread_mutex_init(&h->lock, NULL) != 0) return false;
+    if (gn__cond_init(&h->changed)) return true;
+    pthread_mutex_destroy(&h->lock);
+    return false;
+}
+
+static void gn__helper_deinit(gn__helper *h) {
+    pthread_cond_destroy(&h->changed);
+    pthread_mutex_destroy(&h->lock);
+}
+
 static gn_result gn__link_make(int fd, gn__link **out, gn_fault *f) {
     gn__link *l = gn_alloc(sizeof *l);
     *out = NULL;
@@ -1909,12 +2027,16 @@ static gn_result gn__link_make(int fd, gn__link **out, gn_fault *f) {
     atomic_init(&l->stopped, false);
     atomic_init(&l->up, 0);
     atomic_init(&l->down, 0);
-    if (pthread_mutex_init(&l->lock, NULL) != 0) {
-        gn_free(l);
-        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection");
+    for (int i = 0; i < GN__SPENT__COUNT; i++) atomic_init(&l->spent_us[i], 0);
+    bool ok = pthread_mutex_init(&l->lock, NULL) == 0, sends = ok && gn__helper_init(&l->sending, l);
+    if (sends && gn__helper_init(&l->receiving, l)) {
+        *out = l;
+        return GN_OK;
     }
-    *out = l;
-    return GN_OK;
+    if (sends) gn__helper_deinit(&l->sending);
+    if (ok) pthread_mutex_destroy(&l->lock);
+    gn_free(l);
+    return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a connection");
 }
 
 /* Frees all but does not touch the peer. */
@@ -1925,6 +2047,8 @@ static void gn__link_destroy(gn__link *l) {
     gn_free(l->in);
     gn_free(l->out.p);
     gn_free(l->fly.p);
+    gn__helper_deinit(&l->sending);
+    gn__helper_deinit(&l->receiving);
     pthread_mutex_destroy(&l->lock);
     mbedtls_platform_zeroize(l, sizeof *l);
     gn_free(l);
@@ -1941,13 +2065,16 @@ static void gn__peer_text(const struct sockaddr_storage *sa, socklen_t n, char o
     snprintf(out, 96, sa->ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 
-/* What an operation may wait in all: counted, and the clock read, from when it first has to. */
-typedef struct gn__time_limit {
-    uint32_t ms;
-    uint64_t deadline; /* 0: it has not waited */
-} gn__time_limit;
-
 static uint64_t gn__due(gn__time_limit *t) { return t->deadline != 0 ? t->deadline : (t->deadline = gn__after(t->ms)); }
+
+static void gn__link_spent(gn__link *l, int what, uint64_t us) {
+    atomic_fetch_add_explicit(&l->spent_us[what], us, memory_order_relaxed);
+}
+
+static void gn__link_received(gn__link *l, uint64_t begin, uint64_t came) {
+    gn__link_spent(l, GN__SPENT_ON_WRITER, came - begin);
+    gn__link_spent(l, GN__SPENT_RECEIVING, gn_now_us() - came);
+}
 
 static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time) {
     while (n > 0) {
@@ -1962,15 +2089,25 @@ static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, gn__time
             if (n > 0 && gn__due(time) <= gn_now_us()) return GN_TIMEOUT; /* a peer that takes a little at a time */
             continue;
         }
+        uint64_t begin = gn_now_us();
         gn_result r = gn__wait(l->fd, POLLOUT, gn__due(time));
+        gn__link_spent(l, GN__SPENT_ON_READER, gn_now_us() - begin);
         if (r != GN_OK) return r;
     }
     return GN_OK;
 }
 
-/* 1 to max bytes. Looks often for a short while before it sleeps: a sleeping core wakes late. */
-static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_n, uint64_t deadline) {
-    uint64_t now = gn_now_us(), spin_end = now + l->spin_us;
+static gn_result gn__sock_send_large(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time) {
+    uint64_t begin = gn_now_us();
+    gn_result r = gn__sock_send(l, p, n, time);
+    gn__link_spent(l, GN__SPENT_SENDING, gn_now_us() - begin);
+    return r;
+}
+
+/* 1 to max bytes. Looks often for a short while before it sleeps: a sleeping core wakes late. In a stream it looks
+   seldom: each look holds up who fills the socket, and finds little. */
+static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_n, uint64_t deadline, bool stream) {
+    uint64_t begin = gn_now_us(), now = begin, spin_end = now + (stream ? GN__NAPS_US : l->spin_us);
     if (spin_end > deadline) spin_end = deadline;
     for (;;) {
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
@@ -1978,25 +2115,267 @@ static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_
         if (k > 0) {
             atomic_fetch_add_explicit(&l->down, (uint64_t)k, memory_order_relaxed);
             *out_n = (size_t)k;
+            if ((size_t)k >= GN__LARGE / 2) gn__link_received(l, begin, now);
             return GN_OK;
         }
         if (k == 0) return GN_DISCONNECTED;
         if (errno == EINTR) continue;
         if (!gn__again(errno)) return GN_DISCONNECTED;
         if (now < spin_end) {
-            sched_yield();
+            if (stream) nanosleep(&(struct timespec){ 0, GN__NAP_US * 1000 }, NULL);
+            else sched_yield();
             now = gn_now_us();
             continue;
         }
         gn_result r = gn__wait(l->fd, POLLIN, deadline);
         if (r != GN_OK) return r;
+        now = gn_now_us();
     }
 }
+
+/* >>beside ==========================================================================================
+ * Where much is sent, a thread beside the link's own sends what that one has sealed; where much comes, one receives
+ * what that one opens: system calls cost about as much as encryption. Records stay with the link's own threads, so
+ * their numbers, keys, alerts and errors are where they are without. Small messages and single large ones stay there
+ * too: a thread that wakes costs more than it gives.
+ *
+ * The helper that sends has its turns' deadlines and the errors of the socket; the sender meets them at its next call,
+ * and the end of a link waits until all is sent. The helper that receives never waits: when the socket is empty it
+ * gives it back, so that whoever waits for the peer is the receiver, as without. A helper that has nothing to do for a
+ * while ends, and its memory, which is nobody's, is free. */
+
+#define GN__HELPERS 8              /* of the process, at most */
+#define GN__HELPER_IDLE_US 250000u /* after which one ends */
+
+static atomic_int gn__helpers_now;
+static unsigned gn__helper_cores = 4; /* where there are fewer, threads only take them from each other */
+static int gn__helpers_wanted = -1;   /* of tests, bits: 1 large sends beside, 2 all receives; -1: where it pays */
+
+/* Under the lock. false: it is to end. */
+static bool gn__helper_wait(gn__helper *h, bool (*has_work)(const gn__helper *h)) {
+    uint64_t end = gn_now_us() + GN__HELPER_IDLE_US;
+    while (!h->stop && !has_work(h)) {
+        bool idle = !h->lent && !h->reads && h->made == h->taken;
+        if (!idle) {
+            pthread_cond_wait(&h->changed, &h->lock);
+            end = gn_now_us() + GN__HELPER_IDLE_US;
+            continue;
+        }
+        if (gn_now_us() >= end) return false;
+        gn__cond_wait_until(&h->changed, &h->lock, end);
+    }
+    return !h->stop;
+}
+
+static void gn__helper_main(gn__helper *h, size_t room, bool (*has_work)(const gn__helper *h),
+                            void (*work)(gn__helper *h)) {
+    bool good = true;
+    for (int i = 0; i < GN__TURNS; i++) good = (h->turns[i].b.p = gn_alloc(room)) != NULL && good;
+    pthread_mutex_lock(&h->lock);
+    h->ready = good;
+    h->poor = !good;
+    pthread_cond_broadcast(&h->changed);
+    while (good && gn__helper_wait(h, has_work)) {
+        work(h);
+        pthread_cond_broadcast(&h->changed);
+    }
+    h->ready = h->reads = false;
+    h->ended = true;
+    h->came = GN_TIMEOUT;
+    for (int i = 0; i < GN__TURNS; i++) gn_free(h->turns[i].b.p);
+    memset(h->turns, 0, sizeof h->turns);
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+    atomic_fetch_sub(&gn__helpers_now, 1);
+}
+
+static bool gn__helper_sends(const gn__helper *h) { return h->made != h->taken; }
+
+/* Under the lock, which it leaves meanwhile. After a failure what is left is dropped. */
+static void gn__helper_send(gn__helper *h) {
+    gn__turn *t = &h->turns[h->taken % GN__TURNS];
+    if (t->first) h->time = (gn__time_limit){ t->ms, 0 };
+    pthread_mutex_unlock(&h->lock);
+    gn_result r = gn__sock_send_large(h->link, t->b.p, t->b.n, &h->time);
+    pthread_mutex_lock(&h->lock);
+    h->taken = r == GN_OK ? h->taken + 1 : h->made;
+    if (r != GN_OK) atomic_store(&h->result, (int)r);
+    if (h->taken == h->made) atomic_store(&h->busy, false);
+}
+
+static void *gn__send_main(void *arg) {
+    gn__helper_main(arg, GN__OUT_MAX, gn__helper_sends, gn__helper_send);
+    return NULL;
+}
+
+static bool gn__helper_reads(const gn__helper *h) { return h->reads && h->made - h->taken < GN__TURNS; }
+
+/* Likewise. Before what it receives there is room for the begin of a record. */
+static void gn__helper_receive(gn__helper *h) {
+    gn__turn *t = &h->turns[h->made % GN__TURNS];
+    pthread_mutex_unlock(&h->lock);
+    gn_result r = gn__sock_recv(h->link, t->b.p + GN__RECORD_ROOM, GN__IN_BYTES - GN__RECORD_ROOM, &t->b.n,
+                                gn_now_us() + GN__NAPS_US, true);
+    pthread_mutex_lock(&h->lock);
+    h->made += r == GN_OK;
+    h->reads = r == GN_OK;
+    h->came = r;
+}
+
+static void *gn__receive_main(void *arg) {
+    gn__helper_main(arg, GN__IN_BYTES, gn__helper_reads, gn__helper_receive);
+    return NULL;
+}
+
+/* By the thread beside which it is to be. false: that one goes on alone. */
+static bool gn__helper_begin(gn__helper *h, void *(*main)(void *)) {
+    if (h->refused) return false;
+    if (h->begun) {
+        pthread_mutex_lock(&h->lock);
+        bool ended = h->ended;
+        pthread_mutex_unlock(&h->lock);
+        if (!ended) return true;
+        pthread_join(h->thread, NULL);
+        h->begun = false;
+        h->refused = h->poor;
+        if (h->refused) return false;
+    }
+    h->ready = h->ended = h->stop = h->lent = h->reads = false;
+    h->made = h->taken = 0;
+    if (atomic_fetch_add(&gn__helpers_now, 1) < GN__HELPERS) {
+        h->begun = pthread_create(&h->thread, NULL, main, h) == 0;
+        h->refused = !h->begun;
+    }
+    if (!h->begun) atomic_fetch_sub(&gn__helpers_now, 1);
+    return h->begun;
+}
+
+/* Under the lock: until all is sent, or the deadline. */
+static bool gn__helper_drain(gn__helper *h, uint64_t deadline) {
+    while (h->made != h->taken && gn_now_us() < deadline) gn__cond_wait_until(&h->changed, &h->lock, deadline);
+    return h->made == h->taken;
+}
+
+static void gn__helper_end(gn__helper *h) {
+    if (!h->begun) return;
+    pthread_mutex_lock(&h->lock);
+    h->stop = true;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+    pthread_join(h->thread, NULL);
+    h->begun = false;
+}
+
+/* All that was sent goes out, unless the link is broken or interrupted; then both threads end. */
+static void gn__helpers_end(gn__link *l) {
+    gn__helper *h = &l->sending;
+    if (h->begun && l->broken == GN_OK) {
+        pthread_mutex_lock(&h->lock);
+        gn__helper_drain(h, UINT64_MAX); /* each turn has a deadline of its own */
+        pthread_mutex_unlock(&h->lock);
+        l->broken = (gn_result)atomic_load(&h->result);
+    }
+    if (atomic_load(&h->busy)) { /* nothing more is sent: wakes a helper that waits for the peer */
+        atomic_store(&l->stopped, true);
+        shutdown(l->fd, SHUT_WR);
+    }
+    gn__helper_end(h);
+    gn__helper_end(&l->receiving);
+}
+
+static bool gn__helper_wanted(int bit, bool much) {
+    return gn__helpers_wanted < 0 ? much && gn__cores() >= gn__helper_cores : (gn__helpers_wanted & bit) != 0;
+}
+
+/* Whether n bytes more are sent beside: always behind what waits to be sent there. */
+static bool gn__sends_beside(gn__link *l, size_t n) {
+    if (l->sending.begun && atomic_load(&l->sending.busy)) return true;
+    if (n < GN__LARGE) {
+        l->much_up = 0;
+        return false;
+    }
+    l->much_up += n;
+    return gn__helper_wanted(1, l->much_up > GN__MUCH) && gn__helper_begin(&l->sending, gn__send_main);
+}
+
+/* A turn for what is sealed next; NULL: there is no memory for any, or l->broken. */
+static gn__turn *gn__send_turn(gn__link *l, gn__time_limit *time) {
+    gn__helper *h = &l->sending;
+    pthread_mutex_lock(&h->lock);
+    while (!h->ready && !h->ended) pthread_cond_wait(&h->changed, &h->lock);
+    while (h->made - h->taken == GN__TURNS && l->broken == GN_OK)
+        if (gn_now_us() >= gn__due(time)) l->broken = GN_TIMEOUT;
+        else gn__cond_wait_until(&h->changed, &h->lock, gn__due(time));
+    if (atomic_load(&h->result) != GN_OK) l->broken = (gn_result)atomic_load(&h->result);
+    h->lent = h->ready && l->broken == GN_OK;
+    gn__turn *t = h->lent ? &h->turns[h->made % GN__TURNS] : NULL;
+    pthread_mutex_unlock(&h->lock);
+    return t;
+}
+
+static void gn__send_beside(gn__link *l, gn__turn *t, uint32_t ms, bool first) {
+    gn__helper *h = &l->sending;
+    t->ms = ms;
+    t->first = first;
+    pthread_mutex_lock(&h->lock);
+    h->lent = false;
+    h->made++;
+    atomic_store(&h->busy, true);
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* From here on the helper reads, until the socket is empty. */
+static void gn__receive_beside(gn__link *l) {
+    gn__helper *h = &l->receiving;
+    if (!gn__helper_begin(h, gn__receive_main)) return;
+    pthread_mutex_lock(&h->lock);
+    h->reads = l->receiving.uses = !h->ended;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* The next turn that came takes the place of `in`, with what is not taken of that, less than a record, before it.
+   GN_TIMEOUT: there is none, and the socket is the receiver's again. */
+static gn_result gn__receive_turn(gn__link *l) {
+    gn__helper *h = &l->receiving;
+    pthread_mutex_lock(&h->lock);
+    while (h->made == h->taken && h->reads) pthread_cond_wait(&h->changed, &h->lock);
+    gn__turn *t = h->made != h->taken ? &h->turns[h->taken % GN__TURNS] : NULL;
+    gn_result came = h->came;
+    pthread_mutex_unlock(&h->lock);
+    if (t == NULL) {
+        h->uses = false;
+        return came;
+    }
+    size_t rest = l->in_n - l->in_at, at = GN__RECORD_ROOM - rest;
+    uint8_t *free_now = l->in;
+    memcpy(t->b.p + at, l->in + l->in_at, rest);
+    l->in = t->b.p;
+    l->in_at = at;
+    l->in_n = GN__RECORD_ROOM + t->b.n;
+    t->b.p = free_now;
+    pthread_mutex_lock(&h->lock);
+    h->taken++;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+    return GN_OK;
+}
+
+/* >>plain ===========================================================================================
+ * What a link is asked and how it ends; links without TLS. */
 
 static void gn__link_interrupt(void *self) {
     gn__link *l = self;
     atomic_store(&l->stopped, true);
     shutdown(l->fd, SHUT_RDWR);
+}
+
+static bool gn__link_drains(gn__link *l, uint32_t timeout_ms) {
+    pthread_mutex_lock(&l->sending.lock);
+    bool all = gn__helper_drain(&l->sending, gn__after(timeout_ms));
+    pthread_mutex_unlock(&l->sending.lock);
+    return all;
 }
 
 static uint32_t gn__link_state(void *self, uint32_t timeout_ms) {
@@ -2010,8 +2389,9 @@ static uint32_t gn__link_state(void *self, uint32_t timeout_ms) {
     const short gone = POLLERR | POLLHUP | POLLNVAL;
 #endif
     if (atomic_load(&l->stopped)) return GN_LINK_GONE;
-    if (poll(&p, 1, (int)timeout_ms) <= 0) return 0;
-    if (p.revents & POLLOUT) state |= GN_LINK_WRITABLE;
+    bool waits = atomic_load(&l->sending.busy) && !gn__link_drains(l, timeout_ms);
+    if (poll(&p, 1, waits ? 0 : (int)timeout_ms) <= 0) return 0;
+    if (p.revents & POLLOUT && !waits) state |= GN_LINK_WRITABLE;
     if (p.revents & POLLIN) state |= GN_LINK_READABLE;
     if (p.revents & gone) state |= GN_LINK_GONE;
     return state;
@@ -2036,6 +2416,12 @@ static void gn__link_info(void *self, gn_link_info *out) {
     out->key_updates = out->renews ? atomic_load_explicit(&l->records.renewed, memory_order_relaxed) : 0;
     out->bytes_up = atomic_load_explicit(&l->up, memory_order_relaxed);
     out->bytes_down = atomic_load_explicit(&l->down, memory_order_relaxed);
+    uint64_t *const spent[GN__SPENT__COUNT] = {
+        [GN__SPENT_SEALING] = &out->seal_us,        [GN__SPENT_SENDING] = &out->send_us,
+        [GN__SPENT_ON_READER] = &out->send_wait_us, [GN__SPENT_OPENING] = &out->open_us,
+        [GN__SPENT_RECEIVING] = &out->receive_us,   [GN__SPENT_ON_WRITER] = &out->receive_wait_us,
+    };
+    for (int i = 0; i < GN__SPENT__COUNT; i++) *spent[i] = atomic_load_explicit(&l->spent_us[i], memory_order_relaxed);
 }
 
 /* Ends our side and takes what the peer was still sending: closing with bytes unread would reset the connection and
@@ -2056,6 +2442,7 @@ static void gn__linger(gn__link *l) {
 static void gn__link_close(void *self) {
     gn__link *l = self;
     bool open = l->fd >= 0 && !atomic_load(&l->stopped);
+    gn__helpers_end(l);
     if (open && l->version[0] != 0 && l->broken == GN_OK) {
         /* Says goodbye if that needs no waiting. */
         pthread_mutex_lock(&l->lock);
@@ -2076,7 +2463,7 @@ static gn_result gn__plain_send(void *self, const void *data, size_t n, uint32_t
 
 static gn_result gn__plain_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms) {
     *out_n = 0;
-    return max == 0 ? GN_BAD_ARGUMENT : gn__sock_recv(self, data, max, out_n, gn__after(timeout_ms));
+    return max == 0 ? GN_BAD_ARGUMENT : gn__sock_recv(self, data, max, out_n, gn__after(timeout_ms), false);
 }
 
 static gn_result gn__link_wait_any(void *const *selves, size_t n, uint32_t timeout_ms) {
@@ -2165,7 +2552,7 @@ static int gn__bio_recv(void *self, unsigned char *p, size_t n) {
 static gn_result gn__fill(gn__link *l, uint64_t deadline) {
     size_t rest = l->in_n - l->in_at, more = 0;
     if (rest > 0) memmove(l->in, l->in + l->in_at, rest);
-    gn_result r = gn__sock_recv(l, l->in + rest, l->in_room - rest, &more, deadline);
+    gn_result r = gn__sock_recv(l, l->in + rest, l->in_room - rest, &more, deadline, l->much_down > GN__MUCH);
     l->in_at = 0;
     l->in_n = rest + more;
     return r;
@@ -2192,31 +2579,31 @@ static gn_result gn__worn(gn__link *l) {
 }
 
 /* New keys, if the present ones have done their work or the peer wants others. */
-static gn_result gn__renew(gn__link *l) {
+static gn_result gn__renew(gn__link *l, gn__buffer *out) {
     gn__records *r = &l->records;
     bool asked = atomic_load_explicit(&r->renew, memory_order_relaxed) && atomic_exchange(&r->renew, false);
     if (!asked && r->up.number < r->key_records) return GN_OK;
     if (!asked && !r->renews) return gn__worn(l);
-    size_t made = gn__record_renew(r, l->out.p + l->out.n);
-    l->out.n += made;
+    size_t made = gn__record_renew(r, out->p + out->n);
+    out->n += made;
     return made > 0 ? GN_OK : GN_TLS_FAILED;
 }
 
 /* Fills the batch with records. How many of the n bytes were taken. */
-static gn_result gn__seal(gn__link *l, const uint8_t *p, size_t n, size_t *out_taken) {
+static gn_result gn__seal(gn__link *l, gn__buffer *out, const uint8_t *p, size_t n, size_t *out_taken) {
     gn__records *r = &l->records;
     *out_taken = 0;
-    l->out.n = 0;
+    out->n = 0;
     if (atomic_load_explicit(&r->decline, memory_order_relaxed) && atomic_exchange(&r->decline, false))
-        l->out.n = gn__record_alert(r, GN__NO_RENEGOTIATION, l->out.p);
+        out->n = gn__record_alert(r, GN__NO_RENEGOTIATION, out->p);
     /* a record, and a change of keys before it */
-    while (*out_taken < n && l->out.n <= GN__OUT_MAX - 2 * GN__RECORD_ROOM) {
-        gn_result e = gn__renew(l);
+    while (*out_taken < n && out->n <= GN__OUT_MAX - 2 * GN__RECORD_ROOM) {
+        gn_result e = gn__renew(l, out);
         if (e != GN_OK) return e;
         size_t k = n - *out_taken < r->payload ? n - *out_taken : r->payload,
-               made = gn__record_seal(r, GN__DATA, p + *out_taken, k, l->out.p + l->out.n);
+               made = gn__record_seal(r, GN__DATA, p + *out_taken, k, out->p + out->n);
         if (made == 0) return GN_TLS_FAILED;
-        l->out.n += made;
+        out->n += made;
         *out_taken += k;
     }
     return GN_OK;
@@ -2237,28 +2624,85 @@ static gn_result gn__encrypt(gn__link *l, const uint8_t *p, size_t n, size_t *ou
     return GN_OK;
 }
 
-static gn_result gn__tls_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
-    gn__link *l = self;
-    const uint8_t *p = data;
-    gn__time_limit time = { timeout_ms, 0 };
-    if (l->version[0] == 0) return GN_TLS_FAILED; /* no handshake yet: nothing may leave in the clear */
-    while (n > 0 && l->broken == GN_OK) {
-        size_t taken;
-        bool fast = l->records.crypto != NULL;
-        l->broken = fast ? gn__seal(l, p, n, &taken) : gn__encrypt(l, p, n, &taken);
-        if (l->broken == GN_OK)
-            l->broken = fast ? gn__sock_send(l, l->out.p, l->out.n, &time) : gn__flush(l, gn__due(&time));
+/* The next batch of a large send. */
+static gn_result gn__seal_large(gn__link *l, gn__buffer *out, const uint8_t *p, size_t n, size_t *out_taken) {
+    uint64_t begin = gn_now_us();
+    gn_result r = gn__seal(l, out, p, n, out_taken);
+    gn__link_spent(l, GN__SPENT_SEALING, gn_now_us() - begin);
+    return r;
+}
+
+/* The same as gn__records_send for what is large, or comes behind what is. */
+static gn_result gn__records_send_large(gn__link *l, const uint8_t *p, size_t n, bool beside, gn__time_limit *time) {
+    for (bool first = true; n > 0 && l->broken == GN_OK; first = false) {
+        size_t taken = 0;
+        gn__turn *turn = beside ? gn__send_turn(l, time) : NULL;
+        gn__buffer *out = turn != NULL ? &turn->b : &l->out;
+        if (l->broken == GN_OK) l->broken = gn__seal_large(l, out, p, n, &taken);
+        if (l->broken == GN_OK && turn != NULL) gn__send_beside(l, turn, time->ms, first);
+        else if (l->broken == GN_OK) l->broken = gn__sock_send_large(l, out->p, out->n, time);
         p += taken;
         n -= taken;
     }
     return l->broken;
 }
 
+static gn_result gn__records_send(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time) {
+    bool beside = gn__sends_beside(l, n);
+    if (l->sending.begun && l->broken == GN_OK) l->broken = (gn_result)atomic_load(&l->sending.result);
+    if (beside || n >= GN__LARGE) return gn__records_send_large(l, p, n, beside, time);
+    while (n > 0 && l->broken == GN_OK) {
+        size_t taken;
+        l->broken = gn__seal(l, &l->out, p, n, &taken);
+        if (l->broken == GN_OK) l->broken = gn__sock_send(l, l->out.p, l->out.n, time);
+        p += taken;
+        n -= taken;
+    }
+    return l->broken;
+}
+
+static gn_result gn__tls_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
+    gn__link *l = self;
+    const uint8_t *p = data;
+    gn__time_limit time = { timeout_ms, 0 };
+    if (l->version[0] == 0) return GN_TLS_FAILED; /* no handshake yet: nothing may leave in the clear */
+    if (l->records.crypto != NULL) return gn__records_send(l, p, n, &time);
+    while (n > 0 && l->broken == GN_OK) {
+        size_t taken;
+        l->broken = gn__encrypt(l, p, n, &taken);
+        if (l->broken == GN_OK) l->broken = gn__flush(l, gn__due(&time));
+        p += taken;
+        n -= taken;
+    }
+    return l->broken;
+}
+
+/* More ciphertext, by the helper or without it. */
+static gn_result gn__records_fill(gn__link *l, uint64_t deadline) {
+    if (l->receiving.uses) {
+        gn_result r = gn__receive_turn(l);
+        if (r != GN_TIMEOUT) return r;
+    }
+    gn_result r = gn__fill(l, deadline);
+    l->much_down = r == GN_OK && l->in_n >= GN__GULP ? l->much_down + l->in_n : 0;
+    if (gn__helper_wanted(2, l->much_down > GN__MUCH)) gn__receive_beside(l);
+    return r;
+}
+
+/* gn__records_open, of which as much as a large send is timed. */
+static gn_result gn__records_open_timed(gn__link *l, uint8_t *data, size_t max, size_t *out_n) {
+    bool large = l->in_n >= GN__LARGE;
+    uint64_t begin = large ? gn_now_us() : 0;
+    gn_result r = gn__records_open(&l->records, l->in, &l->in_at, l->in_n, data, max, out_n);
+    if (large) gn__link_spent(l, GN__SPENT_OPENING, gn_now_us() - begin);
+    return r;
+}
+
 static gn_result gn__records_recv(gn__link *l, uint8_t *data, size_t max, size_t *out_n, uint64_t deadline) {
     for (;;) {
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
-        gn_result r = gn__records_open(&l->records, l->in, &l->in_at, l->in_n, data, max, out_n);
-        if (r == GN_OK && *out_n == 0) r = gn__fill(l, deadline);
+        gn_result r = gn__records_open_timed(l, data, max, out_n);
+        if (r == GN_OK && *out_n == 0) r = gn__records_fill(l, deadline);
         if (r != GN_OK || *out_n > 0) return r;
     }
 }
@@ -2402,7 +2846,9 @@ static gn_result gn__tls_refused(gn__link *l, int e, gn_fault *f) {
 static gn_result gn__tls_over(gn__link *l, gn_fault *f) {
     if (gn__records_make(&l->records, l->crypto, &l->keys, &l->tls->ssl, l->server)) {
         gn__tls_destroy(l->tls);
+        gn_free(l->fly.p);
         l->tls = NULL;
+        l->fly.p = NULL;
         return GN_OK;
     }
     int aead = gn__suite_aead(mbedtls_ssl_get_ciphersuite_id(l->cipher));

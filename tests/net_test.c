@@ -2923,6 +2923,381 @@ TEST(wrong_record_is_the_last_that_is_read) {
     }
 }
 
+/* ---- threads beside a link's own ---- */
+
+/* Two links over a TCP connection, with keys as a handshake would give. */
+typedef struct stream_pair {
+    gn__link *a, *b;
+    gn_transport from, to;
+} stream_pair;
+
+static gn__link *stream_end(int fd, const gn__records *r) {
+    gn__link *l = NULL;
+    gn_fault f;
+    if (!gn__fd_prepare(fd) || gn__link_make(fd, &l, &f) != GN_OK || gn__tls_buffers(l, &f) != GN_OK) abort();
+    gn__tcp_options(fd);
+    l->records = *r;
+    snprintf(l->version, sizeof l->version, "TLSv1.3");
+    return l;
+}
+
+/* Of 1.3 with AES-128-GCM, which changes its keys when they wear out; `wanted` as gn__helpers_wanted. */
+static void stream_make(stream_pair *p, int wanted) {
+    record_pair r;
+    uint16_t port;
+    int listener = tcp_listen(&port), fd = tcp_connect(port);
+    gn__helpers_wanted = wanted;
+    if (!pair_make(&r, GN__AES_128_GCM, true)) abort();
+    p->a = stream_end(fd, &r.client);
+    p->b = stream_end(accept(listener, NULL, NULL), &r.server);
+    p->from = (gn_transport){ &gn__client_i, p->a };
+    p->to = (gn_transport){ &gn__client_i, p->b };
+    p->from.i->renew(p->a);
+    close(listener);
+}
+
+/* Closes the ends that are left. */
+static void stream_free(stream_pair *p) {
+    if (p->a != NULL) p->from.i->close(p->a);
+    if (p->b != NULL) p->to.i->close(p->b);
+    gn__helpers_wanted = -1;
+}
+
+#define FOR_EACH_STREAM(p)               \
+    if (gn__crypto_use() == NULL) {      \
+        test_skip(gn__crypto_found.why); \
+        return;                          \
+    }                                    \
+    for (int wanted_ = 0; wanted_ < 4 && (stream_make(&(p), wanted_), true); stream_free(&(p)), wanted_++)
+
+static bool helper_runs(gn__helper *h) {
+    pthread_mutex_lock(&h->lock);
+    bool runs = h->begun && !h->ended;
+    pthread_mutex_unlock(&h->lock);
+    return runs;
+}
+
+typedef struct stream_writer {
+    gn_transport t;
+    const uint8_t *data;
+    const size_t *sizes;
+    int n;
+    gn_result result;
+} stream_writer;
+
+static void *stream_write(void *arg) {
+    stream_writer *w = arg;
+    const uint8_t *p = w->data;
+    for (int i = 0; i < w->n && w->result == GN_OK; p += w->sizes[i++])
+        w->result = w->t.i->send(w->t.self, p, w->sizes[i], 20000);
+    return NULL;
+}
+
+/* Messages of these sizes, one send each, to a reader whose room differs; what comes must be what was sent. */
+static void stream_carry(stream_pair *p, const uint8_t *data, const size_t *sizes, int n) {
+    stream_writer w = { p->from, data, sizes, n, GN_OK };
+    pthread_t thread;
+    size_t all = 0, got = 0;
+    for (int i = 0; i < n; i++) all += sizes[i];
+    uint8_t *back = calloc(1, all);
+    if (pthread_create(&thread, NULL, stream_write, &w) != 0) abort();
+    while (got < all) {
+        size_t k = 0, room = (size_t)test_random_int(1, test_random_int(0, 3) ? 400000 : 20000);
+        if (room > all - got) room = all - got;
+        gn_result r = p->to.i->recv(p->b, back + got, room, &k, 20000);
+        if (!CHECK_RESULT(r, GN_OK)) break;
+        got += k;
+    }
+    if (got < all) p->from.i->interrupt(p->a);
+    pthread_join(thread, NULL);
+    CHECK_RESULT(w.result, GN_OK);
+    CHECK(memcmp(back, data, all) == 0);
+    free(back);
+}
+
+enum { STREAM = 12 << 20 };
+
+TEST(streams_of_small_and_large_messages_arrive_by_any_number_of_threads) {
+    static const size_t sizes[] = { 1,   5u << 20, 40, 128u << 10, 3, 300000, 1u << 20, (128u << 10) - 1,
+                                    999, 1u << 20, 2,  1u << 20,   7, 262156, 262156,   262156 };
+    stream_pair p;
+    uint8_t *data = malloc(STREAM);
+    fill_random(data, STREAM);
+    FOR_EACH_STREAM(p) {
+        stream_carry(&p, data, sizes, TEST_COUNT(sizes));
+        CHECK_INT(p.a->sending.begun, wanted_ & 1);
+        CHECK_INT(p.b->receiving.begun, wanted_ >> 1);
+        CHECK_INT(p.b->records.up.number + p.a->records.down.number, 0); /* nothing went the other way */
+        CHECK(atomic_load(&gn__helpers_now) == (wanted_ & 1) + (wanted_ >> 1));
+        if (wanted_ != 3) continue;
+        nap(2 * GN__HELPER_IDLE_US / 1000); /* they have nothing to do, end, and begin anew */
+        CHECK(!helper_runs(&p.a->sending) && !helper_runs(&p.b->receiving));
+        CHECK_INT(atomic_load(&gn__helpers_now), 0);
+        stream_carry(&p, data, sizes, TEST_COUNT(sizes));
+        CHECK(helper_runs(&p.a->sending));
+    }
+    CHECK_INT(atomic_load(&gn__helpers_now), 0);
+    free(data);
+}
+
+TEST(streams_are_sent_beside_from_four_mebibytes_on_and_small_messages_never) {
+    static const size_t few[] = { 1u << 20, 1u << 20, 1u << 20, 1u << 20, 100000, 1u << 20, 100 },
+                        many[] = { 1u << 20, 1u << 20, 1u << 20, 1u << 20, 1u << 20, 1u << 20 };
+    stream_pair p;
+    uint8_t *data = malloc(STREAM);
+    unsigned was = gn__helper_cores;
+    fill_random(data, STREAM);
+    if (gn__crypto_use() == NULL) test_skip(gn__crypto_found.why);
+    for (unsigned cores = 1; cores < 1u << 20 && gn__crypto_use() != NULL; cores += (1u << 20) - 2) {
+        gn__helper_cores = cores;
+        stream_make(&p, -1);
+        for (int i = 0; i < 2000; i++) {
+            uint8_t back[100];
+            CHECK_RESULT(p.from.i->send(p.a, data + i, sizeof back, 1000), GN_OK);
+            if (!CHECK_RESULT(recv_all(p.to, back, sizeof back, 1000), GN_OK)) break;
+        }
+        CHECK(!p.a->sending.begun && !p.b->receiving.begun);
+        stream_carry(&p, data, few, TEST_COUNT(few));
+        CHECK(!p.a->sending.begun);
+        stream_carry(&p, data, many, TEST_COUNT(many));
+        CHECK_INT(p.a->sending.begun, cores == 1);
+        stream_free(&p);
+    }
+    gn__helper_cores = was;
+    free(data);
+}
+
+TEST(keys_change_within_a_stream) {
+    static const size_t sizes[] = { 3u << 20, 10, 1u << 20, 5u << 20 };
+    stream_pair p;
+    uint8_t *data = malloc(STREAM);
+    uint64_t was = gn__key_records;
+    fill_random(data, STREAM);
+    gn__key_records = 5;
+    FOR_EACH_STREAM(p) {
+        stream_carry(&p, data, sizes, TEST_COUNT(sizes));
+        CHECK(atomic_load(&p.a->records.renewed) >= (9u << 20) / GN__RECORD_MAX / 5);
+        CHECK_INT(atomic_load(&p.a->records.renewed), atomic_load(&p.b->records.renewed));
+    }
+    gn__key_records = was;
+    free(data);
+}
+
+typedef struct wire_writer {
+    int fd;
+    const uint8_t *p;
+    size_t n;
+} wire_writer;
+
+/* Bytes as they are, until all are out or the reader has gone. */
+static void *wire_write(void *arg) {
+    wire_writer *w = arg;
+    for (size_t at = 0; at < w->n;) {
+        struct pollfd p = { w->fd, POLLOUT, 0 };
+        ssize_t k = poll(&p, 1, 5000) == 1 ? send(w->fd, w->p + at, w->n - at, MSG_NOSIGNAL) : -1;
+        if (k < 0 && (gn__again(errno) || errno == EINTR)) continue;
+        if (k < 0) break;
+        at += (size_t)k;
+    }
+    return NULL;
+}
+
+/* Reads until it ends; how many bytes came, all of them as in `data`. */
+static size_t stream_read(stream_pair *p, const uint8_t *data, gn_result *out_end) {
+    static uint8_t out[300000];
+    size_t got = 0, k;
+    while ((*out_end = p->to.i->recv(p->b, out, sizeof out, &k, 10000)) == GN_OK) {
+        if (!CHECK(memcmp(out, data + got, k) == 0)) break;
+        got += k;
+    }
+    return got;
+}
+
+TEST(record_altered_within_a_stream_is_the_end_of_it) {
+    enum { RECORDS = 400, SIZE = GN__RECORD_MAX, SEALED = SIZE + GN__HEAD + 1 + GN__TAG };
+    stream_pair p;
+    uint8_t *data = malloc((size_t)RECORDS * SIZE), *wire = malloc((size_t)RECORDS * SEALED);
+    fill_random(data, (size_t)RECORDS * SIZE);
+    FOR_EACH_STREAM(p) {
+        size_t bad = (size_t)test_random_int(1, RECORDS - 1), k;
+        pthread_t thread;
+        gn_result end;
+        for (size_t i = 0; i < RECORDS; i++)
+            REQUIRE(gn__record_seal(&p.a->records, GN__DATA, data + i * SIZE, SIZE, wire + i * SEALED) == SEALED);
+        wire[bad * SEALED + (size_t)test_random_int(GN__HEAD, SEALED - 1)] ^= 64;
+        wire_writer w = { p.a->fd, wire, (size_t)RECORDS * SEALED };
+        pthread_create(&thread, NULL, wire_write, &w);
+        CHECK_INT(stream_read(&p, data, &end), bad * SIZE);
+        CHECK_RESULT(end, GN_TLS_FAILED);
+        CHECK_RESULT(p.to.i->recv(p.b, data, 1, &k, 1000), GN_TLS_FAILED); /* and for ever */
+        CHECK_INT(p.b->receiving.begun, wanted_ >> 1);
+        p.to.i->interrupt(p.b);
+        pthread_join(thread, NULL);
+    }
+    free(data);
+    free(wire);
+}
+
+static void *close_end(void *arg) {
+    gn_transport *t = arg;
+    t->i->close(t->self);
+    return NULL;
+}
+
+/* Sends beside until the peer, which does not read, lets no more through: how many bytes were taken. */
+static size_t stream_fill(stream_pair *p, const uint8_t *data, uint32_t timeout_ms) {
+    size_t sent = 0, piece = 256u << 10;
+    while (sent + piece <= STREAM && (p->from.i->state(p->a, 100) || !atomic_load(&p->a->sending.busy))) {
+        if (!CHECK_RESULT(p->from.i->send(p->a, data + sent, piece, timeout_ms), GN_OK)) break;
+        sent += piece;
+    }
+    return sent;
+}
+
+TEST(link_closed_at_once_has_sent_all_of_its_stream) {
+    stream_pair p;
+    uint8_t *data = malloc(STREAM);
+    fill_random(data, STREAM);
+    FOR_EACH_STREAM(p) {
+        gn_result end;
+        pthread_t thread;
+        bool beside = wanted_ & 1;
+        size_t size = 256u << 10; /* which the buffers of the socket hold */
+        if (beside) {
+            size = stream_fill(&p, data, 5000);
+            CHECK(size < STREAM && atomic_load(&p.a->sending.busy));
+        } else CHECK_RESULT(p.from.i->send(p.a, data, size, 5000), GN_OK);
+        pthread_create(&thread, NULL, close_end, &p.from);
+        nap(20);
+        CHECK_INT(stream_read(&p, data, &end), size);
+        CHECK_RESULT(end, GN_DISCONNECTED);
+        CHECK(beside || p.b->records.ended == GN_DISCONNECTED); /* it said goodbye: there was room for that */
+        pthread_join(thread, NULL);
+        p.a = NULL;
+    }
+    free(data);
+}
+
+TEST(peer_that_goes_within_a_stream_ends_it) {
+    static const size_t sizes[] = { 4u << 20, 4u << 20, 4u << 20 };
+    stream_pair p;
+    uint8_t *data = malloc(STREAM), *out = malloc(1u << 20);
+    FOR_EACH_STREAM(p) {
+        stream_writer w = { p.from, data, sizes, TEST_COUNT(sizes), GN_OK };
+        pthread_t thread;
+        pthread_create(&thread, NULL, stream_write, &w);
+        REQUIRE(recv_all(p.to, out, 1u << 20, 5000) == GN_OK);
+        uint64_t start = gn_now_us();
+        if (wanted_ % 2) gn__link_interrupt(p.a);
+        else p.to.i->close(p.b);
+        if (wanted_ % 2 == 0) p.b = NULL;
+        pthread_join(thread, NULL);
+        if (w.result == GN_OK) w.result = p.from.i->send(p.a, data, 1, 1000); /* all of it was on its way */
+        CHECK_RESULT(w.result, GN_DISCONNECTED);
+        CHECK(seconds(start) < 3);
+    }
+    free(data);
+    free(out);
+}
+
+TEST(peer_that_reads_nothing_is_a_timeout_for_a_stream_too) {
+    stream_pair p;
+    size_t n = 64u << 20;
+    uint8_t *data = calloc(1, n), byte;
+    FOR_EACH_STREAM(p) {
+        size_t k;
+        CHECK(p.from.i->state(p.a, 0) == GN_LINK_WRITABLE);
+        CHECK_RESULT(p.to.i->send(p.b, "x", 1, 1000), GN_OK);
+        uint64_t start = gn_now_us();
+        check_timeout(p.from.i->send(p.a, data, n, 500), start, 0.5, "send");
+        CHECK_INT(p.from.i->state(p.a, 10), GN_LINK_READABLE); /* not writable, and what has come is seen */
+        CHECK_RESULT(p.from.i->recv(p.a, &byte, 1, &k, 1000), GN_OK);
+        CHECK_RESULT(p.from.i->send(p.a, data, 1, 500), GN_TIMEOUT);
+        start = gn_now_us();
+        p.from.i->interrupt(p.b);
+        CHECK(seconds(start) < 1);
+    }
+    free(data);
+}
+
+TEST(link_whose_helper_has_more_to_send_is_not_writable) {
+    stream_pair p;
+    if (gn__crypto_use() == NULL) {
+        test_skip(gn__crypto_found.why);
+        return;
+    }
+    stream_make(&p, 0);
+    CHECK_INT(p.from.i->state(p.a, 0), GN_LINK_WRITABLE);
+    p.a->sending.made = 1; /* as if there were one */
+    atomic_store(&p.a->sending.busy, true);
+    uint64_t start = gn_now_us();
+    CHECK_INT(p.from.i->state(p.a, 20), 0);
+    CHECK(gn_now_us() - start >= 20000);
+    p.a->sending.made = 0;
+    atomic_store(&p.a->sending.busy, false);
+    CHECK_INT(p.from.i->state(p.a, 0), GN_LINK_WRITABLE);
+    stream_free(&p);
+}
+
+/* What is sent beside has the deadline of its call; when that is over, half a record may be out: nothing may follow it,
+   even if the peer reads again. */
+TEST(deadline_of_what_is_sent_beside_is_told_by_the_next_send) {
+    stream_pair p;
+    uint8_t *data = calloc(1, STREAM), back[4096];
+    size_t k;
+    if (gn__crypto_use() == NULL) test_skip(gn__crypto_found.why);
+    else {
+        stream_make(&p, 1);
+        uint64_t start = gn_now_us();
+        CHECK(stream_fill(&p, data, 400) < STREAM);
+        for (int i = 0; i < 300 && atomic_load(&p.a->sending.busy); i++) nap(10);
+        CHECK(!atomic_load(&p.a->sending.busy));
+        CHECK(seconds(start) < 3);
+        for (int i = 0; i < 500; i++) REQUIRE(p.to.i->recv(p.b, back, sizeof back, &k, 1000) == GN_OK);
+        CHECK_RESULT(p.from.i->send(p.a, data, 1, 1000), GN_TIMEOUT);
+        stream_free(&p);
+    }
+    free(data);
+}
+
+/* A call that may wait less than what is being sent does so, and then nothing is waited for any more. */
+TEST(link_that_is_broken_closes_at_once) {
+    stream_pair p;
+    uint8_t *data = calloc(1, STREAM);
+    if (gn__crypto_use() == NULL) test_skip(gn__crypto_found.why);
+    else {
+        stream_make(&p, 1);
+        CHECK(stream_fill(&p, data, 20000) < STREAM);
+        uint64_t start = gn_now_us();
+        check_timeout(p.from.i->send(p.a, data, 4u << 20, 300), start, 0.3, "send");
+        start = gn_now_us();
+        p.from.i->close(p.a);
+        CHECK(seconds(start) < 2);
+        p.a = NULL;
+        stream_free(&p);
+    }
+    free(data);
+}
+
+TEST(streams_without_room_for_helpers_go_on_alone) {
+    static const size_t sizes[] = { 5u << 20, 10, 2u << 20 };
+    stream_pair p;
+    uint8_t *data = malloc(STREAM);
+    fill_random(data, STREAM);
+    FOR_EACH_STREAM(p) {
+        if (wanted_ % 2) atomic_store(&alloc_countdown, 1); /* no memory for turns */
+        else atomic_store(&gn__helpers_now, GN__HELPERS);   /* others have all the threads */
+        stream_carry(&p, data, sizes, TEST_COUNT(sizes));
+        CHECK(!helper_runs(&p.a->sending) && !helper_runs(&p.b->receiving));
+        CHECK_INT(p.a->sending.refused, wanted_ % 2); /* it is not tried again and again */
+        CHECK_INT(p.b->receiving.refused, wanted_ == 3);
+        atomic_store(&alloc_countdown, 0);
+        if (wanted_ % 2 == 0) atomic_store(&gn__helpers_now, 0);
+    }
+    CHECK_INT(atomic_load(&gn__helpers_now), 0);
+    free(data);
+}
+
 /* Our server with each wish against a client that is mbedTLS alone: bytes of many sizes go there and back. */
 static void talk_to_stock(int version, int suite, const char *wish) {
     char home[GN__PATH];
@@ -3882,6 +4257,17 @@ static const test_entry tests[] = {
     TEST_ENTRY(connection_in_use_is_not_taken_over),
     TEST_ENTRY(sides_agree_on_aes_only_where_both_have_libcrypto),
     TEST_ENTRY(wrong_record_is_the_last_that_is_read),
+    TEST_ENTRY(streams_of_small_and_large_messages_arrive_by_any_number_of_threads),
+    TEST_ENTRY(streams_are_sent_beside_from_four_mebibytes_on_and_small_messages_never),
+    TEST_ENTRY(keys_change_within_a_stream),
+    TEST_ENTRY(record_altered_within_a_stream_is_the_end_of_it),
+    TEST_ENTRY(link_closed_at_once_has_sent_all_of_its_stream),
+    TEST_ENTRY(peer_that_goes_within_a_stream_ends_it),
+    TEST_ENTRY(peer_that_reads_nothing_is_a_timeout_for_a_stream_too),
+    TEST_ENTRY(link_whose_helper_has_more_to_send_is_not_writable),
+    TEST_ENTRY(deadline_of_what_is_sent_beside_is_told_by_the_next_send),
+    TEST_ENTRY(link_that_is_broken_closes_at_once),
+    TEST_ENTRY(streams_without_room_for_helpers_go_on_alone),
 #if defined(GN__TLS_MAX)
     TEST_ENTRY(key_updates_are_understood_by_openssl),
 #endif

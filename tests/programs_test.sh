@@ -44,6 +44,7 @@ settings_of() {
             echo -
             echo "--random mobilenet_v3_small --size 64 --bench 1 --json" ;;
         bench/bench_core) echo "--once --json" ;;
+        bench/bench_net) echo "--once --json" ;;
         bench/bench_gpu) echo "--quick --json" ;;
         bench/random_model) echo "$WORK/random_model --shape gpt2 --smaller 4" ;;
         bench/genie_bench)

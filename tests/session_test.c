@@ -1058,12 +1058,14 @@ TEST(weights_packed_by_several_threads_arrive_whole) {
         gn_stats x = client_stats(g);
         CHECK_INT(x.weight_bytes_sent, (uint64_t)W * N * 4);
         CHECK(x.packed_bytes_up < x.tensor_bytes_up);
-        CHECK(strstr(sent, threads > 1 ? "0.02 GB sent: read and packed" : " by 0 threads, encrypted and sent") !=
-              NULL);
+        CHECK(strstr(sent, threads > 1 ? "0.02 GB sent: read and packed" : " by 0 threads; written by one") != NULL);
+        const char *encrypted = strstr(sent, "of which encrypted "), *waited = strstr(sent, "; waited for pieces ");
+        CHECK(encrypted != NULL && waited != NULL && encrypted < waited); /* the line is whole */
         gn_close(g);
     }
     gn_server_close(s); /* its threads write to `received` until here */
-    CHECK(strstr(received, ": 0.02 GB of weights received in ") && strstr(received, "to the device "));
+    CHECK(strstr(received, ": 0.02 GB of weights received in ") && strstr(received, "; decrypted ") &&
+          strstr(received, "to the device "));
     free(host);
 }
 
