@@ -1928,6 +1928,7 @@ typedef enum gn_modality_kind { GN_MODALITIES(GN__X) GN_MODALITY__COUNT } gn_mod
 /* What is not to be recognised: bits of gn_desc.unrecognised. */
 #define GN_OFF_ROLE(role) ((uint64_t)1 << (role))
 #define GN_OFF_PHASE(phase) ((uint64_t)1 << (48 + (phase)))
+#define GN_OFF_MODALITY(modality) ((uint64_t)1 << (56 + (modality)))
 
 /* Each applies to the nodes, weights and states made from now on until its next call; 0 returns to recognition. A kind
    out of range is GN_BAD_ARGUMENT and changes nothing. */
@@ -2339,6 +2340,7 @@ typedef struct gn_edge_meaning {
 typedef struct gn_group {
     uint8_t role, phase, modality;
     uint32_t on;             /* 1 + the device the program said; 0: free */
+    uint32_t encoder;        /* 1 + the encoder it is a part of; 0: of none */
     uint32_t first, n_nodes; /* gn_meaning.members[first …], rising */
     uint32_t kernels;        /* launches, about: fused loops count once, views and leaves not */
     double flops;
@@ -2352,6 +2354,7 @@ typedef struct gn_disagreement {
 
 typedef struct gn_meaning {
     uint32_t n_nodes, n_edges, n_groups, n_disagreements;
+    uint32_t n_encoders; /* of pictures, of text, …: connected groups that read one modality, with a block in them */
     gn_node_meaning *nodes; /* per node of the part */
     gn_edge_meaning *edges; /* per entry of part->ins */
     gn_group *groups;
@@ -22398,6 +22401,7 @@ static bool gn__modalities_fill(gn__recognition *w) {
             if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
         }
         uint8_t seen = gn__modality_seen(w, i, mix);
+        if (w->off & GN_OFF_MODALITY(seen)) seen = GN_MODALITY_UNKNOWN;
         t[i].modality = hinted ? hinted : seen ? seen : mix;
         if (hinted && seen && hinted != seen) ok = gn__disagree(w, i, GN_HINTED_MODALITY, hinted, seen);
     }
@@ -22405,6 +22409,35 @@ static bool gn__modalities_fill(gn__recognition *w) {
         for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++)
             if (!t[gn__in(w, i, k)].modality) t[gn__in(w, i, k)].modality = t[i].modality;
     return ok;
+}
+
+/* Blocks that encoders are made of; where tokens are decoded one reads what it has written. */
+static bool gn__encodes(const gn_group *g) {
+    const uint64_t blocks = GN_OFF_ROLE(GN_ROLE_MLP) | GN_OFF_ROLE(GN_ROLE_ATTENTION) |
+                            GN_OFF_ROLE(GN_ROLE_GROUPED_ATTENTION) | GN_OFF_ROLE(GN_ROLE_CONV) |
+                            GN_OFF_ROLE(GN_ROLE_SEPARABLE_CONV) | GN_OFF_ROLE(GN_ROLE_RECURRENT);
+    return (blocks >> g->role & 1) && g->phase != GN_DECODE && g->phase != GN_PREFILL;
+}
+
+/* An encoder of pictures, text or sound: groups that are connected and read one modality, up to where others join.
+   Follows gn__groups_cost, which tells the modalities of groups. */
+static void gn__encoders_fill(gn__recognition *w) {
+    gn_meaning *m = w->m;
+    uint32_t *number = w->reads;
+    for (uint32_t k = 0; k < m->n_groups; k++) w->group[k] = k, number[k] = 0;
+    for (uint32_t i = 0; i < w->n; i++)
+        for (uint32_t k = 0, a = m->nodes[i].group; k < w->p->nodes[i].n_ins && !gn__is_free(w, i); k++) {
+            uint32_t x = gn__in(w, i, k), b = m->nodes[x].group;
+            if (!gn__is_free(w, x) && m->groups[a].modality == m->groups[b].modality)
+                w->group[gn__group_root(w, a)] = gn__group_root(w, b);
+        }
+    for (uint32_t k = 0; k < m->n_groups; k++) {
+        uint8_t modality = m->groups[k].modality;
+        uint32_t root = gn__group_root(w, k);
+        if (modality && modality != GN_MODALITY_MIXED && gn__encodes(&m->groups[k]) && !number[root])
+            number[root] = ++m->n_encoders;
+    }
+    for (uint32_t k = 0; k < m->n_groups; k++) m->groups[k].encoder = number[gn__group_root(w, k)];
 }
 
 /* ---- cost ---- */
@@ -22576,6 +22609,7 @@ static gn_result gn__meaning_fill(gn__recognition *w, double *way) {
     for (uint32_t i = 0; i < w->n; i++) gn__cost_fill(w, i);
     if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_cost(w, w->kind);
+    gn__encoders_fill(w);
     if (m->n_nodes) gn__critical_fill(w, way, want);
     return gn_flag_get(w->cancel);
 }
@@ -24532,6 +24566,24 @@ static void gn__sched_moves(gn__sched *s) {
         }
 }
 
+/* Encoders whole, whatever their branches are: each on a device of its own, then one of them away from the best device
+   alone. True when one of these placements is the best so far. */
+static bool gn__sched_encoders(gn__sched *s) {
+    uint32_t width = GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES),
+             most = GN__MAX(4u, GN__WORK / 8 / (s->U + s->n_ins + 1));
+    uint32_t n = GN__MIN(s->m->n_encoders * width + 1, GN__MIN(256u, most));
+    bool kept = false;
+    for (uint32_t k = 0; k < n && s->m->n_encoders && !s->bad; k++) {
+        for (uint32_t i = 0; i < s->U; i++) {
+            uint32_t e = s->m->groups[s->tasks[i].group].encoder, d = s->have_single ? s->single_dev : s->best[i];
+            uint32_t to = !k ? s->list[e % s->D] : (k - 1) / width + 1 == e ? s->list[(k - 1) % width] : d;
+            s->dev[i] = e && gn__sched_can(s, i, to) ? to : d;
+        }
+        kept |= gn__sched_consider(s, false);
+    }
+    return kept;
+}
+
 /* ---- the choice ---- */
 
 static gn_result gn__sched_nowhere(const gn__sched *s, uint64_t slots, uint64_t act) {
@@ -24600,6 +24652,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
         }
         gn__sched_pipeline(s);
         if (s->have) gn__sched_moves(s);
+        if (s->have && gn__sched_encoders(s)) gn__sched_moves(s);
     } else if (!s->have && !s->bad) act = gn__sched_measure(s, &slots);
     if (s->bad) return gn__sched_ended(s);
     if (!s->have) return gn__sched_nowhere(s, slots, act);
