@@ -74,7 +74,8 @@
        Meaning       The structure of a graph shows what its nodes are for: embedding, linear, MLP, attention, KV
                      append, norm, residual, loss, optimiser step, head, adapter, conv, separable conv, pooling, skip,
                      patch embedding, embedding bag, interaction, recurrent; prefill, decode, training; text, vision,
-                     audio, table. Such blocks are placed and run as units. A program may state its meaning (gn_role,
+                     audio, table. Such blocks are placed and run as units; encoders of pictures, text or sound (blocks
+                     that are connected and read one modality) are proposed to the devices as wholes. A program may state its meaning (gn_role,
                      gn_phase, gn_residency, gn_modality), which takes precedence; where that contradicts the structure,
                      it is counted (meaning_disagreements) and logged once for each plan. gn_desc.unrecognised turns
                      recognisers off, to see what each saves.
@@ -506,7 +507,8 @@ typedef struct gn_desc {
                              prompt is cut. Slower: one query costs as many kernels of tiles, a prompt is attended row
                              by row. Part of the identity. One device; a server that does not know it is refused
                              (GN_UNSUPPORTED) */
-    uint64_t unrecognised; /* GN_OFF_ROLE and GN_OFF_PHASE bits: with several devices, steps are placed as if these were
+    uint64_t
+        unrecognised; /* GN_OFF_ROLE, GN_OFF_PHASE and GN_OFF_MODALITY bits: with several devices, steps are placed as if these were
                               not recognised, which shows what recognising them is worth */
 } gn_desc;
 
@@ -6810,7 +6812,8 @@ static double gn__node_flops(const gn_ctx *g, uint32_t id) {
     const gn__node *n = &g->nodes[id];
     gn__type in[GN__COST_INPUTS] = { { GN_DTYPE_NONE, { 0, { 0 } } } }, out = gn__type_of(g, id);
     for (uint32_t i = 0; i < n->n_ins && i < GN__COST_INPUTS; i++) in[i] = gn__type_of(g, g->ins[n->ins + i]);
-    return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, g->attrs + n->attrs, n->n_attrs, &out);
+    const int64_t *attrs = n->n_attrs ? g->attrs + n->attrs : NULL;
+    return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, attrs, n->n_attrs, &out);
 }
 
 /* ---- trace: off, one branch that is predicted ---- */
@@ -25139,6 +25142,18 @@ static void gn__explain_head(gn__explanation *k) {
                 gn__seconds_text(s->refused_seconds).text);
 }
 
+/* Encoders of a part that has several, and the device of each one's first op. */
+static void gn__explain_encoders(gn__explanation *k) {
+    for (uint32_t e = 1; k->m->n_encoders > 1 && e <= GN__MIN(k->m->n_encoders, (uint32_t)GN__TOLD); e++) {
+        uint32_t groups = 0, first = 0;
+        for (uint32_t i = k->m->n_groups; i-- > 0;)
+            if (k->m->groups[i].encoder == e) first = i, groups++;
+        const gn_group *g = &k->m->groups[first];
+        gn__say(k, "encoder of %s: %u groups on %s\n", gn__modality_names[g->modality], groups,
+                gn__place_name(k, k->s->device[k->m->members[g->first + g->n_nodes - 1]]));
+    }
+}
+
 static void gn__explain_segments(gn__explanation *k) {
     for (uint32_t i = 0; i < k->s->n_segments; i++) {
         const gn_segment *g = &k->s->segments[i];
@@ -25239,6 +25254,7 @@ static void gn__explain_kernels(gn__explanation *k) {
 
 static void gn__explain_text(gn__explanation *k) {
     gn__explain_head(k);
+    gn__explain_encoders(k);
     gn__explain_segments(k);
     gn__explain_transfers(k);
     gn__explain_kernels(k);
