@@ -381,7 +381,80 @@ def scan_of_batches(_, run, folder):
     return g.model("y", y, all_of, 8), [{"first": first, "a": a, "b": b}], {"y": all_of}
 
 
-MODELS = {"scan_of_batches": scan_of_batches} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
+def forest(random, trees, levels, features, targets):
+    """Attributes of a TreeEnsemble of random trees: all ways of comparing, sets of values, rows that lack a value."""
+    nodes, leaves, sets, roots = [], [], [], []
+
+    def grow(level):
+        if level == levels or (level and random.random() < 0.2):
+            leaves.append((int(random.integers(targets)), float(np.float32(random.standard_normal()))))
+            return len(leaves) - 1, 1
+        nodes.append({})
+        at, node = len(nodes) - 1, nodes[-1]
+        node |= dict(mode=int(random.integers(7)), feature=int(random.integers(features)), split=float(random.integers(-3, 4)), missing=int(random.integers(2)))
+        node["yes"], node["no"] = grow(level + 1), grow(level + 1)
+        return at, 0
+
+    for _ in range(trees):
+        roots.append(grow(0)[0])
+    for node in nodes:
+        if node["mode"] == 6:
+            sets += [float(v) for v in random.choice(np.arange(-3, 4), int(random.integers(1, 4)), False) + 0.0] + [float("nan")]
+    numbers = lambda name, kind, values: helper.make_tensor(name, kind, [len(values)], values)
+    return dict(tree_roots=roots, nodes_modes=numbers("m", U8, [n["mode"] for n in nodes]), nodes_featureids=[n["feature"] for n in nodes],
+                nodes_splits=numbers("s", F32, [n["split"] for n in nodes]), nodes_missing_value_tracks_true=[n["missing"] for n in nodes],
+                nodes_truenodeids=[n["yes"][0] for n in nodes], nodes_trueleafs=[n["yes"][1] for n in nodes], nodes_falsenodeids=[n["no"][0] for n in nodes],
+                nodes_falseleafs=[n["no"][1] for n in nodes], leaf_targetids=[t for t, _ in leaves], leaf_weights=numbers("w", F32, [w for _, w in leaves]),
+                membership_values=numbers("v", F32, sets), n_targets=targets)
+
+
+def fallen(tree, x, sets):
+    """Which leaf each tree of a forest leads a row to."""
+    compare = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
+    modes, splits = (numpy_helper.to_array(tree[name]) for name in ("nodes_modes", "nodes_splits"))
+    for at in tree["tree_roots"]:
+        leaf = 0
+        while not leaf:
+            value, mode = x[tree["nodes_featureids"][at]], modes[at]
+            yes = value in sets[at] if mode == 6 else compare[mode](value, splits[at])
+            side = "true" if yes or (np.isnan(value) and tree["nodes_missing_value_tracks_true"][at]) else "false"
+            at, leaf = tree[f"nodes_{side}nodeids"][at], tree[f"nodes_{side}leafs"][at]
+        yield at
+
+
+def said(tree, x, aggregate):
+    modes, weights = numpy_helper.to_array(tree["nodes_modes"]), numpy_helper.to_array(tree["leaf_weights"])
+    members, sets, out = numpy_helper.to_array(tree["membership_values"]).tolist(), {}, np.zeros((len(x), tree["n_targets"]), np.float32)
+    for at in np.flatnonzero(modes == 6):
+        end = next(i for i, v in enumerate(members) if np.isnan(v))
+        sets[at], members = members[:end], members[end + 1:]
+    for row, values in zip(out, x):
+        leaves = list(fallen(tree, values, sets))
+        for target in range(tree["n_targets"]):
+            found = [weights[leaf] if tree["leaf_targetids"][leaf] == target else 0 for leaf in leaves]
+            row[target] = (np.mean, np.sum, np.min, np.max)[aggregate](found)
+    return out
+
+
+def trees(_, run, folder):
+    """Ensembles of trees by each aggregate; of the least and the most there is one target. Their results as they are:
+    onnxruntime 1.32 takes softmax's number for logistic's, and the other way round."""
+    random = np.random.default_rng(7)
+    x = random.integers(-3, 4, (50, 6)).astype(np.float32)
+    x[random.random(x.shape) < 0.1] = np.nan
+    g = Graph({"w": np.ones(6, np.float32)})
+    seen, parts, want = g.op("Mul", g.input("x", F32, x.shape), g.weight("w")), [], []
+    for aggregate in range(4):
+        tree = forest(random, 5, 4, 6, 3 if aggregate < 2 else 1)
+        parts.append(g.op("TreeEnsemble", seen, domain="ai.onnx.ml", aggregate_function=aggregate, **tree))
+        want.append(said(tree, x, aggregate))
+    want = np.concatenate(want, axis=1)
+    m = g.model("y", g.op("Concat", *parts, axis=1), want)
+    m.opset_import.append(helper.make_opsetid("ai.onnx.ml", 5))
+    return m, [{"x": x}], {"y": want}
+
+
+MODELS = {"scan_of_batches": scan_of_batches, "trees": trees} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
 TOLERANCE = 2e-5   # sums in another order, exp and erf of another library
 
 

@@ -220,6 +220,38 @@ def blocks():
     yield "non-zero", one("NonZero", ["x"], out=T.INT64)
 
 
+def opsets_of(m, domain, version):
+    m.opset_import.append(h.make_opsetid(domain, version))
+    return m
+
+
+def tree(roots=(0,), members=(1.0, float("nan")), yes=(1, 0), target=0, **more):
+    numbers = lambda kind, values: h.make_tensor("t", kind, [len(values)], values)
+    return opsets_of(one("TreeEnsemble", ["x"], domain="ai.onnx.ml", tree_roots=roots, nodes_modes=numbers(T.UINT8, [0, 6]), nodes_featureids=[0, 2],
+                         nodes_splits=numbers(F32, [0.5, 0]), nodes_truenodeids=yes, nodes_trueleafs=[0, 1], nodes_falsenodeids=[1, 2], nodes_falseleafs=[1, 1],
+                         nodes_missing_value_tracks_true=[0, 1], leaf_targetids=[0, 1, target], leaf_weights=numbers(F32, [1, 2, 3]),
+                         membership_values=numbers(F32, members), n_targets=2, **more), "ai.onnx.ml", 5)
+
+
+def flex(op="Neg"):
+    return opsets_of(model(graph([h.make_node("FlexAttention", ["x", "x", "x"], ["y"], domain="ai.onnx.preview", scale=0.5, score_mod=graph(
+        [h.make_node(op, ["s"], ["t"])], [value("s", F32, None)], [value("t", F32, None)]))], [value("x", F32, [1, 2, 3, 4])], [value("y", F32, None)]), 26),
+        "ai.onnx.preview", 1)
+
+
+def ensembles():
+    yield "trees", tree()
+    yield "trees-least-logistic", tree(aggregate_function=2, post_transform=2)
+    yield "trees-that-lead-back", tree(yes=(0, 0))
+    yield "trees-of-an-absent-node", tree(yes=(7, 0))
+    yield "trees-of-an-absent-root", tree(roots=(1 << 40,))
+    yield "trees-of-an-absent-target", tree(target=2)
+    yield "trees-of-too-few-sets", tree(members=(1.0,))
+    yield "trees-of-too-many-sets", tree(members=(1.0, float("nan"), float("nan")))
+    yield "flex-attention", flex()
+    yield "flex-attention-of-another-shape", flex("Shape")
+
+
 def lies():
     yield "node-that-reads-itself", chain([h.make_node("Add", ["x", "y"], ["y"])])
     yield "nodes-in-a-circle", chain([h.make_node("Neg", ["b"], ["a"]), h.make_node("Neg", ["a"], ["b"]), h.make_node("Add", ["x", "b"], ["y"])])
@@ -349,7 +381,7 @@ def pictures():
 
 
 def main():
-    kinds = {"onnx": (tensors, external, subgraphs, functions, kinds_of_values, blocks, lies, bytes_alone), "picture": (pictures,)}
+    kinds = {"onnx": (tensors, external, subgraphs, functions, kinds_of_values, blocks, ensembles, lies, bytes_alone), "picture": (pictures,)}
     for kind, makers in kinds.items():
         os.makedirs(f"{sys.argv[1]}/{kind}", exist_ok=True)
         for make in makers:
