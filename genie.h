@@ -74,11 +74,11 @@
        Meaning       The structure of a graph shows what its nodes are for: embedding, linear, MLP, attention, KV
                      append, norm, residual, loss, optimiser step, head, adapter, conv, separable conv, pooling, skip,
                      patch embedding, embedding bag, interaction, recurrent; prefill, decode, training; text, vision,
-                     audio, table. Such blocks are placed and run as units; encoders of pictures, text or sound (blocks
-                     that are connected and read one modality) are proposed to the devices as wholes. A program may state its meaning (gn_role,
-                     gn_phase, gn_residency, gn_modality), which takes precedence; where that contradicts the structure,
-                     it is counted (meaning_disagreements) and logged once for each plan. gn_desc.unrecognised turns
-                     recognisers off, to see what each saves.
+                     audio, table. Such blocks are placed and run as units. An encoder of pictures, text or sound
+                     (blocks that are connected and read one modality) is proposed to each device as a whole. A program
+                     may state its meaning (gn_role, gn_phase, gn_residency, gn_modality), which takes precedence; where
+                     that contradicts the structure, it is counted (meaning_disagreements) and logged once for each
+                     plan. gn_desc.unrecognised turns recognisers off, to see what each saves.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
                      gn_desc.policy: least latency, most throughput or fewest bytes. Weights and states stay where they
                      are. A split is used only if the model expects it to pay, or if no device has the memory for all:
@@ -507,9 +507,8 @@ typedef struct gn_desc {
                              prompt is cut. Slower: one query costs as many kernels of tiles, a prompt is attended row
                              by row. Part of the identity. One device; a server that does not know it is refused
                              (GN_UNSUPPORTED) */
-    uint64_t
-        unrecognised; /* GN_OFF_ROLE, GN_OFF_PHASE and GN_OFF_MODALITY bits: with several devices, steps are placed as if these were
-                              not recognised, which shows what recognising them is worth */
+    uint64_t unrecognised; /* GN_OFF_ROLE, GN_OFF_PHASE and GN_OFF_MODALITY bits: with several devices, steps are placed
+                              as if these were not recognised, which shows what recognising them is worth */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed to open answers every call with the

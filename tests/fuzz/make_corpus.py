@@ -1,10 +1,11 @@
 """Writes the corpora of the readers of models and pictures: small files of each kind of field, and malformed ones.
 
-    python3 tests/fuzz/make_corpus.py FOLDER        FOLDER/onnx and FOLDER/picture; needs onnx and pillow of tests/oracles.txt
+    python3 tests/fuzz/make_corpus.py FOLDER        FOLDER/onnx and FOLDER/picture
 
-The files under tests/fuzz/corpus were written by it, except those that a fuzzer found. The same versions of the packages give the same
-bytes. External data lies in weights.bin, 64 bytes, which the target puts beside the model.
+Needs onnx and pillow of tests/oracles.txt. It wrote the files under tests/fuzz/corpus, except those that a fuzzer found.
+The same versions of the packages give the same bytes. External data lies in weights.bin, 64 bytes, which the target puts beside the model.
 """
+
 import io
 import os
 import struct
@@ -121,42 +122,59 @@ def branch(op, name="b"):
 
 
 def counted(count, condition=True):
-    body = graph([h.make_node("Add", ["v", "x"], ["w"]), h.make_node("Identity", ["c"], ["d"])],
-                 [value("i", T.INT64, []), value("c", T.BOOL, []), value("v", F32, [2, 3])],
-                 [value("d", T.BOOL, []), value("w", F32, [2, 3])])
-    return chain([h.make_node("Loop", ["n", "t", "x"], ["y"], body=body)],
-                 [h.make_tensor("n", T.INT64, [], [count]), h.make_tensor("t", T.BOOL, [], [condition])])
+    body = graph(
+        [h.make_node("Add", ["v", "x"], ["w"]), h.make_node("Identity", ["c"], ["d"])],
+        [value("i", T.INT64, []), value("c", T.BOOL, []), value("v", F32, [2, 3])],
+        [value("d", T.BOOL, []), value("w", F32, [2, 3])],
+    )
+    return chain(
+        [h.make_node("Loop", ["n", "t", "x"], ["y"], body=body)],
+        [h.make_tensor("n", T.INT64, [], [count]), h.make_tensor("t", T.BOOL, [], [condition])],
+    )
 
 
 def subgraphs():
     yes = h.make_tensor("c", T.BOOL, [], [True])
     yield "if", chain([h.make_node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Neg"))], [yes])
-    inner = graph([h.make_node("If", ["c"], ["b"], then_branch=branch("Exp", "e"), else_branch=branch("Neg", "e"))], [],
-                  [value("b", F32, None)])
+    inner = graph(
+        [h.make_node("If", ["c"], ["b"], then_branch=branch("Exp", "e"), else_branch=branch("Neg", "e"))],
+        [],
+        [value("b", F32, None)],
+    )
     yield "if-in-if", chain([h.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=branch("Neg"))], [yes])
-    yield "if-of-an-input", model(graph(
-        [h.make_node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Neg"))],
-        [value("x", F32, [2]), value("c", T.BOOL, [])], [value("y", F32, None)]))
+    yield "if-of-an-input", model(
+        graph(
+            [h.make_node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Neg"))],
+            [value("x", F32, [2]), value("c", T.BOOL, [])],
+            [value("y", F32, None)],
+        )
+    )
     yield "if-without-else", chain([h.make_node("If", ["c"], ["y"], then_branch=branch("Relu"))], [yes])
     yield "loop", counted(3)
     yield "loop-of-no-turn", counted(0)
     yield "loop-of-many-turns", counted((1 << 63) - 1)
     yield "loop-whose-condition-is-false", counted(3, False)
-    body = graph([h.make_node("Add", ["s", "r"], ["t"]), h.make_node("Identity", ["t"], ["o"])],
-                 [value("s", F32, [3]), value("r", F32, [3])], [value("t", F32, [3]), value("o", F32, [3])])
+    body = graph(
+        [h.make_node("Add", ["s", "r"], ["t"]), h.make_node("Identity", ["t"], ["o"])],
+        [value("s", F32, [3]), value("r", F32, [3])],
+        [value("t", F32, [3]), value("o", F32, [3])],
+    )
     yield "scan", chain([h.make_node("Scan", ["w", "x"], ["z", "y"], body=body, num_scan_inputs=1)], [floats("w", [3])])
     yield "scan-of-more-inputs-than-there-are", chain(
-        [h.make_node("Scan", ["w", "x"], ["z", "y"], body=body, num_scan_inputs=7)], [floats("w", [3])])
+        [h.make_node("Scan", ["w", "x"], ["z", "y"], body=body, num_scan_inputs=7)], [floats("w", [3])]
+    )
     deep = branch("Relu", "b")
     for _ in range(25):
-        deep = graph([h.make_node("If", ["c"], ["b"], then_branch=deep, else_branch=branch("Neg"))], [],
-                     [value("b", F32, None)])
+        deep = graph(
+            [h.make_node("If", ["c"], ["b"], then_branch=deep, else_branch=branch("Neg"))], [], [value("b", F32, None)]
+        )
     yield "if-25-deep", chain([h.make_node("If", ["c"], ["y"], then_branch=deep, else_branch=branch("Neg"))], [yes])
 
 
 def called(nodes, name="f", attributes=("alpha",)):
-    f = h.make_function("own", name, ["a"], ["b"], nodes, [h.make_opsetid("", 21), h.make_opsetid("own", 1)],
-                        list(attributes))
+    f = h.make_function(
+        "own", name, ["a"], ["b"], nodes, [h.make_opsetid("", 21), h.make_opsetid("own", 1)], list(attributes)
+    )
     m = chain([h.make_node("f", ["x"], ["y"], domain="own", alpha=0.5)])
     m.functions.append(f)
     m.opset_import.append(h.make_opsetid("own", 1))
@@ -179,44 +197,122 @@ def kinds_of_values():
     m = one("Add", ["x", "w"])
     m.graph.sparse_initializer.append(sparse)
     yield "sparse-initialiser", m
-    yield "sparse-constant", chain([h.make_node("Constant", [], ["k"], sparse_value=sparse), h.make_node("Add", ["x", "k"], ["y"])])
-    yield "constants", chain([h.make_node("Constant", [], ["a"], value_float=2.0), h.make_node("Constant", [], ["b"], value_ints=[1, 2, 3]),
-                              h.make_node("Cast", ["b"], ["c"], to=F32), h.make_node("Mul", ["x", "a"], ["d"]), h.make_node("Add", ["d", "c"], ["y"])])
-    yield "constant-string", chain([h.make_node("Constant", [], ["a"], value_string="s"), h.make_node("Identity", ["x"], ["y"])])
-    yield "sequence", chain([h.make_node("SequenceConstruct", ["x", "x"], ["s"]), h.make_node("SequenceAt", ["s", "i"], ["a"]),
-                             h.make_node("ConcatFromSequence", ["s"], ["b"], axis=0), h.make_node("Concat", ["a", "b"], ["y"], axis=0)],
-                            [h.make_tensor("i", T.INT64, [], [-1])])
-    yield "sequence-place-that-is-absent", chain([h.make_node("SequenceConstruct", ["x"], ["s"]), h.make_node("SequenceAt", ["s", "i"], ["y"])],
-                                                 [h.make_tensor("i", T.INT64, [], [1 << 40])])
-    yield "split-to-sequence", chain([h.make_node("SplitToSequence", ["x"], ["s"], axis=1), h.make_node("SequenceLength", ["s"], ["y"])], out=T.INT64)
+    yield "sparse-constant", chain(
+        [h.make_node("Constant", [], ["k"], sparse_value=sparse), h.make_node("Add", ["x", "k"], ["y"])]
+    )
+    yield "constants", chain(
+        [
+            h.make_node("Constant", [], ["a"], value_float=2.0),
+            h.make_node("Constant", [], ["b"], value_ints=[1, 2, 3]),
+            h.make_node("Cast", ["b"], ["c"], to=F32),
+            h.make_node("Mul", ["x", "a"], ["d"]),
+            h.make_node("Add", ["d", "c"], ["y"]),
+        ]
+    )
+    yield "constant-string", chain(
+        [h.make_node("Constant", [], ["a"], value_string="s"), h.make_node("Identity", ["x"], ["y"])]
+    )
+    yield "sequence", chain(
+        [
+            h.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+            h.make_node("SequenceAt", ["s", "i"], ["a"]),
+            h.make_node("ConcatFromSequence", ["s"], ["b"], axis=0),
+            h.make_node("Concat", ["a", "b"], ["y"], axis=0),
+        ],
+        [h.make_tensor("i", T.INT64, [], [-1])],
+    )
+    yield "sequence-place-that-is-absent", chain(
+        [h.make_node("SequenceConstruct", ["x"], ["s"]), h.make_node("SequenceAt", ["s", "i"], ["y"])],
+        [h.make_tensor("i", T.INT64, [], [1 << 40])],
+    )
+    yield "split-to-sequence", chain(
+        [h.make_node("SplitToSequence", ["x"], ["s"], axis=1), h.make_node("SequenceLength", ["s"], ["y"])], out=T.INT64
+    )
     of = h.make_tensor_type_proto(F32, [2, 3])
-    yield "optional", model(graph([h.make_node("OptionalGetElement", ["o"], ["y"])], [h.make_value_info("o", h.make_optional_type_proto(of))], [value("y", F32, None)]))
-    yield "sequence-input", model(graph([h.make_node("SequenceAt", ["s", "i"], ["y"])], [h.make_value_info("s", h.make_sequence_type_proto(of))],
-                                        [value("y", F32, None)], [h.make_tensor("i", T.INT64, [], [0])]))
-    yield "symbolic-sizes", model(graph([h.make_node("Shape", ["x"], ["s"]), h.make_node("Reshape", ["z", "s"], ["y"])],
-                                        [value("x", F32, ["n", None]), value("z", F32, ["n", "m"])], [value("y", F32, None)]))
-    yield "initialiser-that-is-an-input", model(graph([h.make_node("Add", ["x", "w"], ["y"])], [value("x", F32, [3]), value("w", F32, [3])],
-                                                      [value("y", F32, None)], [floats("w", [3])]))
+    yield "optional", model(
+        graph(
+            [h.make_node("OptionalGetElement", ["o"], ["y"])],
+            [h.make_value_info("o", h.make_optional_type_proto(of))],
+            [value("y", F32, None)],
+        )
+    )
+    yield "sequence-input", model(
+        graph(
+            [h.make_node("SequenceAt", ["s", "i"], ["y"])],
+            [h.make_value_info("s", h.make_sequence_type_proto(of))],
+            [value("y", F32, None)],
+            [h.make_tensor("i", T.INT64, [], [0])],
+        )
+    )
+    yield "symbolic-sizes", model(
+        graph(
+            [h.make_node("Shape", ["x"], ["s"]), h.make_node("Reshape", ["z", "s"], ["y"])],
+            [value("x", F32, ["n", None]), value("z", F32, ["n", "m"])],
+            [value("y", F32, None)],
+        )
+    )
+    yield "initialiser-that-is-an-input", model(
+        graph(
+            [h.make_node("Add", ["x", "w"], ["y"])],
+            [value("x", F32, [3]), value("w", F32, [3])],
+            [value("y", F32, None)],
+            [floats("w", [3])],
+        )
+    )
 
 
 def blocks():
     box = (1, 4, 5, 5)
-    yield "conv-norm-relu", chain([h.make_node("Conv", ["x", "w"], ["a"], pads=[1, 0, 1, 0], group=2), h.make_node("BatchNormalization", ["a", "s", "s", "s", "v"], ["b"]),
-                                   h.make_node("Relu", ["b"], ["y"])], [floats("w", [4, 2, 3, 3]), floats("s", [4]), h.make_tensor("v", F32, [4], [1] * 4)], box)
-    yield "conv-same-lower", one("Conv", ["x", "w"], [floats("w", [2, 4, 2, 2])], box, auto_pad="SAME_LOWER", strides=[2, 2])
-    yield "conv-transpose", one("ConvTranspose", ["x", "w"], [floats("w", [4, 2, 3, 3])], box, strides=[2, 2], output_padding=[1, 1])
-    yield "max-pool-ceil", chain([h.make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)], shape=box)
-    yield "lstm-without-bias", chain([h.make_node("LSTM", ["x", "w", "r", "", "", "h"], ["y", "", "c"], hidden_size=2, direction="bidirectional")],
-                                     [floats("w", [2, 8, 3]), floats("r", [2, 8, 2]), floats("h", [2, 1, 2])], (4, 1, 3))
-    yield "resize-by-sizes", one("Resize", ["x", "", "", "n"], [ints("n", [1, 4, 7, 3])], box, mode="cubic", antialias=1)
+    yield "conv-norm-relu", chain(
+        [
+            h.make_node("Conv", ["x", "w"], ["a"], pads=[1, 0, 1, 0], group=2),
+            h.make_node("BatchNormalization", ["a", "s", "s", "s", "v"], ["b"]),
+            h.make_node("Relu", ["b"], ["y"]),
+        ],
+        [floats("w", [4, 2, 3, 3]), floats("s", [4]), h.make_tensor("v", F32, [4], [1] * 4)],
+        box,
+    )
+    yield "conv-same-lower", one(
+        "Conv", ["x", "w"], [floats("w", [2, 4, 2, 2])], box, auto_pad="SAME_LOWER", strides=[2, 2]
+    )
+    yield "conv-transpose", one(
+        "ConvTranspose", ["x", "w"], [floats("w", [4, 2, 3, 3])], box, strides=[2, 2], output_padding=[1, 1]
+    )
+    yield "max-pool-ceil", chain(
+        [h.make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)], shape=box
+    )
+    yield "lstm-without-bias", chain(
+        [h.make_node("LSTM", ["x", "w", "r", "", "", "h"], ["y", "", "c"], hidden_size=2, direction="bidirectional")],
+        [floats("w", [2, 8, 3]), floats("r", [2, 8, 2]), floats("h", [2, 1, 2])],
+        (4, 1, 3),
+    )
+    yield "resize-by-sizes", one(
+        "Resize", ["x", "", "", "n"], [ints("n", [1, 4, 7, 3])], box, mode="cubic", antialias=1
+    )
     yield "softmax-of-11", one("Softmax", ["x"], opset=11, axis=-1)
     yield "reshape-by-zero-and-rest", one("Reshape", ["x", "s"], [ints("s", [0, -1])])
     yield "einsum", one("Einsum", ["x", "w"], [floats("w", [3, 4])], equation="ij,jk->ik")
     yield "top-k", chain([h.make_node("TopK", ["x", "k"], ["y", "i"])], [ints("k", [2])])
-    yield "attention", model(graph([h.make_node("Attention", ["x", "x", "x"], ["y"], is_causal=1)], [value("x", F32, [1, 2, 3, 4])], [value("y", F32, None)]), 23)
-    yield "quantised", chain([h.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), h.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])],
-                             [h.make_tensor("s", F32, [], [0.5]), h.make_tensor("z", T.INT4, [], [1])])
-    yield "slice-to-the-ends", one("Slice", ["x", "a", "b", "c", "d"], [ints("a", [(1 << 63) - 1]), ints("b", [-(1 << 63)]), ints("c", [1]), ints("d", [-1])])
+    yield "attention", model(
+        graph(
+            [h.make_node("Attention", ["x", "x", "x"], ["y"], is_causal=1)],
+            [value("x", F32, [1, 2, 3, 4])],
+            [value("y", F32, None)],
+        ),
+        23,
+    )
+    yield "quantised", chain(
+        [
+            h.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            h.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+        ],
+        [h.make_tensor("s", F32, [], [0.5]), h.make_tensor("z", T.INT4, [], [1])],
+    )
+    yield "slice-to-the-ends", one(
+        "Slice",
+        ["x", "a", "b", "c", "d"],
+        [ints("a", [(1 << 63) - 1]), ints("b", [-(1 << 63)]), ints("c", [1]), ints("d", [-1])],
+    )
     yield "non-zero", one("NonZero", ["x"], out=T.INT64)
 
 
@@ -227,16 +323,55 @@ def opsets_of(m, domain, version):
 
 def tree(roots=(0,), members=(1.0, float("nan")), yes=(1, 0), target=0, **more):
     numbers = lambda kind, values: h.make_tensor("t", kind, [len(values)], values)
-    return opsets_of(one("TreeEnsemble", ["x"], domain="ai.onnx.ml", tree_roots=roots, nodes_modes=numbers(T.UINT8, [0, 6]), nodes_featureids=[0, 2],
-                         nodes_splits=numbers(F32, [0.5, 0]), nodes_truenodeids=yes, nodes_trueleafs=[0, 1], nodes_falsenodeids=[1, 2], nodes_falseleafs=[1, 1],
-                         nodes_missing_value_tracks_true=[0, 1], leaf_targetids=[0, 1, target], leaf_weights=numbers(F32, [1, 2, 3]),
-                         membership_values=numbers(F32, members), n_targets=2, **more), "ai.onnx.ml", 5)
+    return opsets_of(
+        one(
+            "TreeEnsemble",
+            ["x"],
+            domain="ai.onnx.ml",
+            tree_roots=roots,
+            nodes_modes=numbers(T.UINT8, [0, 6]),
+            nodes_featureids=[0, 2],
+            nodes_splits=numbers(F32, [0.5, 0]),
+            nodes_truenodeids=yes,
+            nodes_trueleafs=[0, 1],
+            nodes_falsenodeids=[1, 2],
+            nodes_falseleafs=[1, 1],
+            nodes_missing_value_tracks_true=[0, 1],
+            leaf_targetids=[0, 1, target],
+            leaf_weights=numbers(F32, [1, 2, 3]),
+            membership_values=numbers(F32, members),
+            n_targets=2,
+            **more,
+        ),
+        "ai.onnx.ml",
+        5,
+    )
 
 
 def flex(op="Neg"):
-    return opsets_of(model(graph([h.make_node("FlexAttention", ["x", "x", "x"], ["y"], domain="ai.onnx.preview", scale=0.5, score_mod=graph(
-        [h.make_node(op, ["s"], ["t"])], [value("s", F32, None)], [value("t", F32, None)]))], [value("x", F32, [1, 2, 3, 4])], [value("y", F32, None)]), 26),
-        "ai.onnx.preview", 1)
+    return opsets_of(
+        model(
+            graph(
+                [
+                    h.make_node(
+                        "FlexAttention",
+                        ["x", "x", "x"],
+                        ["y"],
+                        domain="ai.onnx.preview",
+                        scale=0.5,
+                        score_mod=graph(
+                            [h.make_node(op, ["s"], ["t"])], [value("s", F32, None)], [value("t", F32, None)]
+                        ),
+                    )
+                ],
+                [value("x", F32, [1, 2, 3, 4])],
+                [value("y", F32, None)],
+            ),
+            26,
+        ),
+        "ai.onnx.preview",
+        1,
+    )
 
 
 def ensembles():
@@ -254,7 +389,9 @@ def ensembles():
 
 def lies():
     yield "node-that-reads-itself", chain([h.make_node("Add", ["x", "y"], ["y"])])
-    yield "nodes-in-a-circle", chain([h.make_node("Neg", ["b"], ["a"]), h.make_node("Neg", ["a"], ["b"]), h.make_node("Add", ["x", "b"], ["y"])])
+    yield "nodes-in-a-circle", chain(
+        [h.make_node("Neg", ["b"], ["a"]), h.make_node("Neg", ["a"], ["b"]), h.make_node("Add", ["x", "b"], ["y"])]
+    )
     yield "name-that-is-made-twice", chain([h.make_node("Neg", ["x"], ["y"]), h.make_node("Exp", ["x"], ["y"])])
     yield "input-that-is-nowhere", one("Add", ["x", "q"])
     yield "output-that-is-nowhere", chain([h.make_node("Neg", ["x"], ["z"])])
@@ -269,13 +406,21 @@ def lies():
     yield "axis-out-of-range", one("Softmax", ["x"], axis=-(1 << 63))
     yield "tile-without-end", one("Tile", ["x", "n"], [ints("n", [1 << 40, 1 << 40])])
     yield "expand-without-end", one("Expand", ["x", "n"], [ints("n", [1 << 45, 2, 3])])
-    yield "constant-of-shape-without-end", chain([h.make_node("ConstantOfShape", ["n"], ["k"]), h.make_node("ReduceSum", ["k"], ["y"])], [ints("n", [1 << 20, 1 << 20])])
+    yield "constant-of-shape-without-end", chain(
+        [h.make_node("ConstantOfShape", ["n"], ["k"]), h.make_node("ReduceSum", ["k"], ["y"])],
+        [ints("n", [1 << 20, 1 << 20])],
+    )
     yield "pad-without-end", one("Pad", ["x", "n"], [ints("n", [0, 1 << 62, 0, 1 << 62])])
     yield "pad-below-nothing", one("Pad", ["x", "n"], [ints("n", [-3, 0, 0, 0])])
-    yield "range-without-step", chain([h.make_node("Range", ["a", "b", "a"], ["r"]), h.make_node("Add", ["x", "r"], ["y"])],
-                                      [h.make_tensor("a", F32, [], [0]), h.make_tensor("b", F32, [], [1])])
+    yield "range-without-step", chain(
+        [h.make_node("Range", ["a", "b", "a"], ["r"]), h.make_node("Add", ["x", "r"], ["y"])],
+        [h.make_tensor("a", F32, [], [0]), h.make_tensor("b", F32, [], [1])],
+    )
     yield "gather-out-of-range", one("Gather", ["x", "i"], [ints("i", [2])])
-    yield "one-hot-without-end", chain([h.make_node("OneHot", ["i", "n", "v"], ["y"])], [ints("i", [1]), h.make_tensor("n", T.INT64, [], [1 << 50]), floats("v", [2])])
+    yield "one-hot-without-end", chain(
+        [h.make_node("OneHot", ["i", "n", "v"], ["y"])],
+        [ints("i", [1]), h.make_tensor("n", T.INT64, [], [1 << 50]), floats("v", [2])],
+    )
     yield "split-into-more", chain([h.make_node("Split", ["x", "n"], ["y", "z"])], [ints("n", [1 << 62, 1 << 62])])
     yield "conv-of-negative-pads", one("Conv", ["x", "w"], [floats("w", [1, 1, 3])], (1, 1, 4), pads=[-9, -9])
     yield "conv-of-stride-zero", one("Conv", ["x", "w"], [floats("w", [1, 1, 3])], (1, 1, 4), strides=[0])
@@ -284,7 +429,9 @@ def lies():
     yield "einsum-without-letters", one("Einsum", ["x"], equation="->->,,")
     yield "cast-to-nothing", one("Cast", ["x"], to=77)
     yield "attribute-of-another-type", one("Softmax", ["x"], axis="one")
-    yield "input-of-no-shape", model(graph([h.make_node("Neg", ["x"], ["y"])], [value("x", F32, None)], [value("y", F32, None)]))
+    yield "input-of-no-shape", model(
+        graph([h.make_node("Neg", ["x"], ["y"])], [value("x", F32, None)], [value("y", F32, None)])
+    )
 
 
 def field(number, wire, body):
@@ -316,10 +463,29 @@ def bytes_alone():
     yield "unknown-fields", field(1000, 5, b"abcd") + field(1001, 1, b"12345678") + lengths(1002, b"abc") + good
     yield "wire-type-of-another-field", field(7, 0, b"\1") + good
     yield "longer-than-the-file", good + field(1000, 2, b"\xff\xff\xff\xff\x0f")
-    unpacked = b"".join(field(4, 5, struct.pack("<f", v)) for v in (1, 2)) + field(1, 0, b"\2") + field(2, 0, b"\1") + lengths(8, b"w")
-    packed_in_pieces = lengths(4, struct.pack("<f", 1)) + lengths(4, struct.pack("<f", 2)) + lengths(1, b"\2") + field(2, 0, b"\1") + lengths(8, b"w")
-    for name, tensor in (("floats-unpacked", unpacked), ("floats-in-pieces", packed_in_pieces), ("floats-cut", lengths(4, b"\0\0\0") + unpacked)):
-        g = lengths(1, lengths(1, b"w") + lengths(2, b"y") + lengths(4, b"Neg")) + lengths(5, tensor) + lengths(12, lengths(1, b"y"))
+    unpacked = (
+        b"".join(field(4, 5, struct.pack("<f", v)) for v in (1, 2))
+        + field(1, 0, b"\2")
+        + field(2, 0, b"\1")
+        + lengths(8, b"w")
+    )
+    packed_in_pieces = (
+        lengths(4, struct.pack("<f", 1))
+        + lengths(4, struct.pack("<f", 2))
+        + lengths(1, b"\2")
+        + field(2, 0, b"\1")
+        + lengths(8, b"w")
+    )
+    for name, tensor in (
+        ("floats-unpacked", unpacked),
+        ("floats-in-pieces", packed_in_pieces),
+        ("floats-cut", lengths(4, b"\0\0\0") + unpacked),
+    ):
+        g = (
+            lengths(1, lengths(1, b"w") + lengths(2, b"y") + lengths(4, b"Neg"))
+            + lengths(5, tensor)
+            + lengths(12, lengths(1, b"y"))
+        )
         yield name, field(1, 0, b"\x08") + lengths(8, field(2, 0, b"\x15")) + lengths(7, g)
     deep = b""
     for _ in range(200):
@@ -342,7 +508,9 @@ def jpeg(image, **options):
 def picture(mode, size=(5, 3)):
     wide = {"I;16": 2, "RGB": 3, "RGBA": 4, "LA": 2, "CMYK": 4}.get(mode, 1)
     count = size[0] * size[1] * wide
-    return Image.frombytes(mode, size, bytes((i * 37) % 256 for i in range(count if mode != "1" else (size[0] + 7) // 8 * size[1])))
+    return Image.frombytes(
+        mode, size, bytes((i * 37) % 256 for i in range(count if mode != "1" else (size[0] + 7) // 8 * size[1]))
+    )
 
 
 def pictures():
@@ -381,7 +549,10 @@ def pictures():
 
 
 def main():
-    kinds = {"onnx": (tensors, external, subgraphs, functions, kinds_of_values, blocks, ensembles, lies, bytes_alone), "picture": (pictures,)}
+    kinds = {
+        "onnx": (tensors, external, subgraphs, functions, kinds_of_values, blocks, ensembles, lies, bytes_alone),
+        "picture": (pictures,),
+    }
     for kind, makers in kinds.items():
         os.makedirs(f"{sys.argv[1]}/{kind}", exist_ok=True)
         for make in makers:
