@@ -25141,15 +25141,20 @@ static void gn__explain_head(gn__explanation *k) {
                 gn__seconds_text(s->refused_seconds).text);
 }
 
-/* Encoders of a part that has several, and the device of each one's first op. */
+/* Encoders of a part that has several, and where each runs. */
 static void gn__explain_encoders(gn__explanation *k) {
     for (uint32_t e = 1; k->m->n_encoders > 1 && e <= GN__MIN(k->m->n_encoders, (uint32_t)GN__TOLD); e++) {
-        uint32_t groups = 0, first = 0;
-        for (uint32_t i = k->m->n_groups; i-- > 0;)
-            if (k->m->groups[i].encoder == e) first = i, groups++;
-        const gn_group *g = &k->m->groups[first];
-        gn__say(k, "encoder of %s: %u groups on %s\n", gn__modality_names[g->modality], groups,
-                gn__place_name(k, k->s->device[k->m->members[g->first + g->n_nodes - 1]]));
+        uint32_t groups = 0, device = 0, modality = 0;
+        bool apart = false;
+        for (uint32_t i = 0; i < k->m->n_groups; i++) {
+            const gn_group *g = &k->m->groups[i];
+            if (g->encoder != e) continue;
+            uint32_t at = k->s->device[k->m->members[g->first + g->n_nodes - 1]]; /* the last node is an op */
+            apart |= groups && at != device;
+            device = at, modality = g->modality, groups++;
+        }
+        gn__say(k, "encoder of %s: %u groups on %s\n", gn__modality_names[modality], groups,
+                apart ? "several devices" : gn__place_name(k, device));
     }
 }
 
