@@ -35,13 +35,15 @@ static void onnx_fuzz_file(const uint8_t *data, size_t size, char path[96]) {
     onnx_fuzz_write(path, data, size);
 }
 
-/* Reads every initialiser of the graph. */
+/* Reads every initialiser of the graph, where it lies beside the model too. */
 static void onnx_fuzz_tensors(onnx *m) {
-    char error[ONNX_ERROR];
+    char error[ONNX_ERROR] = "";
+    onnx__walk w = { .model = m, .begin = m->map.data, .path = m->path, .error = error };
     onnx_field f;
     onnx_tensor t;
     for (onnx_span s = m->graph; onnx_find(&s, 5, &f);) {
         FUZZ_CHECK(onnx_parse_tensor(f.bytes, &t, error) || error[0]);
+        FUZZ_CHECK(onnx__describe_tensor(&w, f.bytes, &t)); /* it was checked when the model was opened */
         if (t.bytes > 1 << 20 || !onnx_type_dtype(t.type)) continue;
         void *out = malloc(t.bytes + 1);
         FUZZ_CHECK(out && (onnx_decode(&t, out, error) || error[0]));
