@@ -1511,8 +1511,8 @@ GN_API gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis,
 /* table (V,D), ids (…) = (…,D) */
 GN_API gn_tensor gn_embedding_at(const char *file, int line, gn_tensor table, gn_tensor ids);
 #define gn_embedding(...) gn_embedding_at(GN_HERE, __VA_ARGS__)
-typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG__COUNT } gn_bag_mode;
-/* The sum or mean of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids (N), bags
+typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG_MAX, GN_BAG__COUNT } gn_bag_mode;
+/* The sum, mean or largest of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids (N), bags
    in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be valid:
    with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together are
    GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
@@ -1549,6 +1549,9 @@ GN_API gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int 
 /* the same, but keeps the smaller */
 GN_API gn_tensor gn_scatter_min_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter_min(...) gn_scatter_min_at(GN_HERE, __VA_ARGS__)
+/* As scatter_add, but multiplies: what meets in pairs, and the product into a. f16 and bf16 in f32. GN_BAD_SHAPE. */
+GN_API gn_tensor gn_scatter_mul_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
+#define gn_scatter_mul(...) gn_scatter_mul_at(GN_HERE, __VA_ARGS__)
 /* Slices of one axis by a vector of indices. */
 GN_API gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids);
 #define gn_index_select(...) gn_index_select_at(GN_HERE, __VA_ARGS__)
@@ -40804,6 +40807,32 @@ gn_tensor gn_scatter_min_at(const char *file, int line, gn_tensor a, int axis, g
     return gn__turned(GN__AT, y, t.dtype);
 }
 
+/* Equal indices stand together once they are sorted: then each takes in what is 1, 2, 4, … places before it as far as
+   its index is the same, so that the last of them has the product. */
+gn_tensor gn_scatter_mul_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
+    gn__type t, at, u;
+    gn_tensor bad;
+    if (!gn__known_axis(GN__AT, "scatter_mul", a, &axis, &t, &bad) ||
+        !gn__known(GN__AT, "scatter_mul", index, &at, &bad) || !gn__known(GN__AT, "scatter_mul", src, &u, &bad))
+        return bad;
+    if (!gn__shape_equal(&at.shape, &u.shape) || at.shape.rank != t.shape.rank)
+        return gn__refuse(GN__AT, GN__OF_BOTH(index, src), GN_BAD_SHAPE,
+                          "scatter_mul takes index and src of one shape, and of a's rank");
+    gn_tensor order = gn_argsort_at(GN__AT, index, axis, false), key = gn_gather_at(GN__AT, index, axis, order);
+    gn_tensor v = gn__widened(GN__AT, gn_gather_at(GN__AT, src, axis, order)), part[2];
+    for (int64_t n = at.shape.dims[axis], step = 1; step < n; step *= 2) {
+        gn_tensor is = gn_slice_at(GN__AT, key, axis, step, n, 1), was = gn_slice_at(GN__AT, key, axis, 0, n - step, 1);
+        part[0] = gn_slice_at(GN__AT, v, axis, 0, step, 1);
+        part[1] = gn_slice_at(GN__AT, v, axis, step, n, 1);
+        gn_tensor more = gn_mul_at(GN__AT, gn_slice_at(GN__AT, v, axis, 0, n - step, 1), part[1]);
+        part[1] = gn_where_at(GN__AT, gn_eq_at(GN__AT, is, was), more, part[1]);
+        v = gn_concat_at(GN__AT, part, 2, axis);
+    }
+    a = gn__widened(GN__AT, a);
+    v = gn_scatter_at(GN__AT, gn_broadcast_at(GN__AT, gn_like_at(GN__AT, a, 1), t.shape), axis, key, v);
+    return gn__to_dtype(GN__AT, gn_mul_at(GN__AT, a, v), t.dtype);
+}
+
 gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) {
     return gn__op(GN__AT, GN_OP_NONZERO, &a, 1, -1, &bound, 1);
 }
@@ -40862,9 +40891,15 @@ gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_te
     int64_t N = t[1].shape.dims[0], D = t[0].shape.dims[1], B = gn__count(&t[2].shape);
     gn_tensor rows = gn__widened(GN__AT, gn_embedding_at(GN__AT, table, ids));
     gn_tensor bag = gn__bag_of_each(GN__AT, lengths, B, N, &counts);
-    gn_tensor y = gn_full_at(GN__AT, table.ctx, gn__wide_dtype(t[0].dtype), GN_SHAPE(B + 1, D), 0);
+    bool most = mode == GN_BAG_MAX;
+    gn_tensor y = gn_full_at(GN__AT, table.ctx, gn__wide_dtype(t[0].dtype), GN_SHAPE(B + 1, D), most ? -INFINITY : 0);
     bag = gn_broadcast_at(GN__AT, gn_unsqueeze_at(GN__AT, bag, 1), GN_SHAPE(N, D));
-    y = gn_slice_at(GN__AT, gn_scatter_add_at(GN__AT, y, 0, bag, rows), 0, 0, B, 1);
+    y = most ? gn_scatter_max_at(GN__AT, y, 0, bag, rows) : gn_scatter_add_at(GN__AT, y, 0, bag, rows);
+    y = gn_slice_at(GN__AT, y, 0, 0, B, 1);
+    if (most) {
+        gn_tensor none = gn_eq_at(GN__AT, counts, gn_like_at(GN__AT, counts, 0));
+        y = gn_masked_fill_at(GN__AT, y, gn_unsqueeze_at(GN__AT, none, 1), 0);
+    }
     if (mode == GN_BAG_MEAN) {
         counts = gn_maximum_at(GN__AT, counts, gn_like_at(GN__AT, counts, 1)); /* an empty bag is 0 */
         counts = gn_cast_at(GN__AT, gn_unsqueeze_at(GN__AT, counts, 1), gn__wide_dtype(t[0].dtype));

@@ -238,6 +238,7 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(window, GN_F32, S4, gn_window(g, GN_F32, GN_WINDOW_HANN, 1, true))                                               \
     X(mel_filters, GN_F32, S4, gn_mel_filters(g, GN_F32, 1, 4, 8, 0, 4))                                               \
     X(scatter_min, GN_F32, V3, gn_scatter_min(a, 0, gn_arange_i64(g, GN_I64, 3, 0, 1), a))                             \
+    X(scatter_mul, GN_F32, V3, gn_scatter_mul(a, 0, gn_arange_i64(g, GN_I64, 3, 0, 1), a))                             \
     X(cross_entropy_with, GN_F32, V3, gn_cross_entropy_with(a, whole(g, GN_I32, GN_SCALAR, 0), NULL))                  \
     X(bincount, GN_F32, V3, gn_bincount(gn_arange_i64(g, GN_I64, 3, 0, 1), 3, a))                                      \
     X(histogram, GN_F32, V3, gn_histogram(a, 1, -9, 9))                                                                \

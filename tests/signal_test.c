@@ -446,6 +446,34 @@ TEST(the_smallest_of_what_meets_is_kept) {
     gn_close(g);
 }
 
+/* Products of whole numbers, which no order rounds, and of halves and twos in 16 bits. */
+TEST(what_meets_is_multiplied) {
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_F16, GN_BF16 };
+    enum { N = 5, M = 23, ROWS = 3 };
+    int64_t at[M * ROWS];
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(dtypes); k++) {
+        gn_dtype d = dtypes[k];
+        bool whole = d == GN_I32 || d == GN_I64 || d == GN_U8;
+        for (int i = 0; i < (N + M) * ROWS; i++) {
+            double power = ldexp(i % 3 ? 1 : -1, (int)test_random_int(-1, 1));
+            given[i] = i % 20 == 7 ? 0 : whole ? (double)test_random_int(1, 2) : power;
+        }
+        memcpy(wanted, given, N * ROWS * sizeof *wanted);
+        for (int i = 0; i < M * ROWS; i++) { /* along the first axis, in columns */
+            at[i] = test_random_int(0, N - 1);
+            double *to = &wanted[at[i] * ROWS + i % ROWS];
+            *to *= given[N * ROWS + i];
+            if (d == GN_U8) *to = fmod(*to, 256);
+        }
+        gn_tensor y =
+            gn_scatter_mul(tensor(d, GN_SHAPE(N, ROWS), given), 0, gn_data_copy(g, GN_I64, GN_SHAPE(M, ROWS), at),
+                           tensor(d, GN_SHAPE(M, ROWS), given + N * ROWS));
+        if (reads(y, N * ROWS)) close_to("scatter_mul", N * ROWS, 0);
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -461,6 +489,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(values_are_found_in_a_sorted_vector),
         TEST_ENTRY(losses_of_classes_have_weights_and_rows_that_do_not_count),
         TEST_ENTRY(the_smallest_of_what_meets_is_kept),
+        TEST_ENTRY(what_meets_is_multiplied),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
