@@ -454,7 +454,50 @@ def trees(_, run, folder):
     return m, [{"x": x}], {"y": want}
 
 
-MODELS = {"scan_of_batches": scan_of_batches, "trees": trees} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
+def operators(name, run, folder):
+    """Operators of an old set: ONNX's node tests have the newest form alone. What became an input at some version is an attribute before."""
+    version, random = int(name.rsplit("_", 1)[1]), np.random.default_rng(11)
+    x = random.standard_normal((2, 3, 4, 4), np.float32)
+    g = Graph({"w": np.float32([2])})
+    a, d, parts = g.op("Mul", g.input("x", F32, x.shape), g.weight("w")), 2 * x, []
+
+    def made(since, op, of, *more, n=1, **moved):
+        """`moved`: attributes that are inputs from `since` on, in this order; more: attributes of any version."""
+        rest = more[0] if more else {}
+        if version < since:
+            return g.op(op, of, n=n, **{k: float(v) if isinstance(v, np.float32) else v for k, v in moved.items()}, **rest)
+        return g.op(op, of, *[np.asarray(v if isinstance(v, np.float32) else np.array(v, np.int64)) for v in moved.values()], n=n, **rest)
+
+    def add(value, want):
+        parts.append((g.op("Reshape", value, np.array([-1], np.int64)), np.asarray(want, np.float32).ravel()))
+
+    low, most, fill = np.float32(-0.5), np.float32(0.75), np.float32(0.25)
+    add(made(11, "Clip", a, min=low, max=most), d.clip(low, most))
+    add(made(11, "Pad", a, {"mode": "constant"}, pads=[0, 0, 1, 0, 0, 0, 0, 2], value=fill), np.pad(d, ((0, 0), (0, 0), (1, 0), (0, 2)), constant_values=fill))
+    add(made(10, "Slice", a, starts=[1, -3], ends=[9, -1], axes=[1, 3]), d[:, 1:, :, -3:-1])
+    wide = made(13, "Unsqueeze", a, axes=[0, 2])
+    add(made(13, "Squeeze", g.op("Neg", wide), axes=[2]), -d)
+    first, second = made(13, "Split", a, {"axis": 1}, split=[1, 2], n=2)
+    add(first, d[:, :1]), add(second, d[:, 1:])
+    add(made(13, "ReduceSum", a, {"keepdims": 0}, axes=[1, 3]), d.sum((1, 3)))
+    order = np.argsort(-d, 3, "stable")[..., :2]
+    values, places = g.op("TopK", a, n=2, axis=3, k=2) if version < 10 else g.op("TopK", a, np.array([2], np.int64), n=2, axis=3)
+    add(values, np.take_along_axis(d, order, 3)), add(g.op("Cast", places, to=F32), order)
+    scales, larger = np.array([1, 1, 2, 3], np.float32), d.repeat(2, 2).repeat(3, 3)
+    if version < 10:
+        add(g.op("Upsample", a, mode="nearest", scales=scales.tolist()) if version < 9 else g.op("Upsample", a, scales, mode="nearest"), larger)
+    else:
+        how = {} if version < 11 else {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        add(g.op("Resize", a, *([] if version < 11 else [np.zeros(0, np.float32)]), scales, mode="nearest", **how), larger)
+    flat = np.exp(d.reshape(2, 48) - d.max((1, 2, 3))[:, None])
+    along = np.exp(d - d.max(1, keepdims=True))
+    add(g.op("Softmax", a, axis=1), flat / flat.sum(1, keepdims=True) if version < 13 else along / along.sum(1, keepdims=True))
+    add(g.op("Dropout", a, ratio=0.4) if version < 12 else g.op("Dropout", a, np.float32(0.4)), d)
+    want = np.concatenate([w for _, w in parts])
+    return g.model("y", g.op("Concat", *[p for p, _ in parts], axis=0), want, version), [{"x": x}], {"y": want}
+
+
+MODELS = {"scan_of_batches": scan_of_batches, "trees": trees} | {f"operators_of_{v}": operators for v in (7, 9, 10, 11, 12, 13)} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
 TOLERANCE = 2e-5   # sums in another order, exp and erf of another library
 
 
