@@ -1017,6 +1017,11 @@ GN_API gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int 
 /* Over the last axis (D): (a - mean) / sqrt(var + eps) * gain + bias; gain and bias (D) or GN_NONE. (Ba et al. 2016) */
 GN_API gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, gn_tensor bias, double eps);
 #define gn_layernorm(...) gn_layernorm_at(GN_HERE, __VA_ARGS__)
+/* The same over all axes from `axis` on, whose shape gain and bias have. Mean and deviation, sqrt(var + eps), go to
+   what is not NULL, with 1 for these axes. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE. */
+GN_API gn_tensor gn_layernorm_over_at(const char *file, int line, gn_tensor a, int axis, gn_tensor gain, gn_tensor bias,
+                                      double eps, gn_tensor *out_mean, gn_tensor *out_deviation);
+#define gn_layernorm_over(...) gn_layernorm_over_at(GN_HERE, __VA_ARGS__)
 /* Over the last axis (D): a / sqrt(mean(a^2) + eps) * gain; gain (D) or GN_NONE. (Zhang & Sennrich 2019) */
 GN_API gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
 #define gn_rmsnorm(...) gn_rmsnorm_at(GN_HERE, __VA_ARGS__)
@@ -40318,6 +40323,40 @@ gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x, gn_ten
     if (out_mean) *out_mean = ok ? gn__to_dtype(GN__AT, mean, t.dtype) : mean;
     if (out_variance) *out_variance = ok ? gn__to_dtype(GN__AT, variance, t.dtype) : variance;
     return bad;
+}
+
+gn_tensor gn_layernorm_over_at(const char *file, int line, gn_tensor a, int axis, gn_tensor gain, gn_tensor bias,
+                               double eps, gn_tensor *out_mean, gn_tensor *out_deviation) {
+    gn__type t, u;
+    gn_tensor part[2] = { gain, bias }, y;
+    gn_shape rows = { 2, { 1, 1 } }, inner = { 0, { 0 } };
+    gn_axes axes = { 0, { 0 } };
+    bool ok = gn__known_float(GN__AT, "layernorm_over", a, &t, &y) &&
+              gn__known_axis(GN__AT, "layernorm_over", a, &axis, &t, &y);
+    for (int i = 0; ok && i < t.shape.rank; i++) {
+        rows.dims[i >= axis] *= t.shape.dims[i];
+        if (i < axis) continue;
+        inner.dims[inner.rank++] = t.shape.dims[i];
+        axes.axis[axes.n++] = i;
+    }
+    for (int k = 0; k < 2 && ok; k++) {
+        if (!gn__given(part[k]) || !(ok = gn__known(GN__AT, "layernorm_over", part[k], &u, &y))) continue;
+        if (!(ok = gn__shape_equal(&u.shape, &inner)))
+            y = gn__refuse(GN__AT, GN__OF_BOTH(a, part[k]), GN_BAD_SHAPE,
+                           "layernorm_over: gain and bias have the shape of the axes from %d on", axis);
+        else part[k] = gn_reshape_at(GN__AT, part[k], GN_SHAPE(rows.dims[1]));
+    }
+    gn_tensor wide = ok ? gn__widened(GN__AT, a) : y, mean = y, deviation = y;
+    if (ok) y = gn_layernorm_at(GN__AT, gn_reshape_at(GN__AT, a, rows), part[0], part[1], eps);
+    if (ok) y = gn_reshape_at(GN__AT, y, t.shape);
+    if (ok && out_mean) mean = gn__to_dtype(GN__AT, gn_mean_at(GN__AT, wide, axes, true), t.dtype);
+    if (ok && out_deviation) {
+        deviation = gn_add_c_at(GN__AT, gn_variance_at(GN__AT, wide, axes, 0, true), eps);
+        deviation = gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, deviation), t.dtype);
+    }
+    if (out_mean) *out_mean = mean;
+    if (out_deviation) *out_deviation = deviation;
+    return y;
 }
 
 static gn_tensor gn__group_norm(const char *file, int line, const char *op, gn_tensor x, int64_t groups, gn_tensor gain,

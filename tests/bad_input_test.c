@@ -512,6 +512,9 @@ TEST(composites_refuse_what_their_comments_exclude) {
     REFUSED(gn_batch_norm(x, three, six, GN_NONE, GN_NONE, 1), GN_BAD_SHAPE);
     REFUSED(gn_batch_norm(x, six, six, three, GN_NONE, 1), GN_BAD_SHAPE);
     REFUSED(gn_batch_norm(x, six, gn_cast(six, GN_F64), GN_NONE, GN_NONE, 1), GN_BAD_DTYPE);
+    REFUSED(gn_layernorm_over(x, 1, three, GN_NONE, 1, NULL, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_layernorm_over(x, 3, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_RANK);
+    REFUSED(gn_layernorm_over(i, 0, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_DTYPE);
     REFUSED(gn_batch_norm_train(six, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_RANK);
     REFUSED(gn_group_norm(x, 4, GN_NONE, GN_NONE, 1), GN_BAD_ARGUMENT);
     REFUSED(gn_group_norm(x, 0, GN_NONE, GN_NONE, 1), GN_BAD_ARGUMENT);

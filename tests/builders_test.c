@@ -151,6 +151,7 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(rmsnorm, GN_F32, S4, gn_rmsnorm(a, GN_NONE, 0))                                                                  \
     X(rmsnorm, GN_F32, S4, gn_rmsnorm(a, whole(g, GN_F32, V3, 1), 0))                                                  \
     X(batch_norm, GN_F32, S4, gn_batch_norm(a, whole(g, GN_F32, V1, 0), whole(g, GN_F32, V1, 1), GN_NONE, GN_NONE, 0)) \
+    X(layernorm_over, GN_F32, S4, gn_layernorm_over(a, 1, GN_NONE, GN_NONE, 1, NULL, NULL))                            \
     X(batch_norm_train, GN_F32, S4, gn_batch_norm_train(a, GN_NONE, GN_NONE, 1, NULL, NULL))                           \
     X(group_norm, GN_F32, S4, gn_group_norm(a, 1, GN_NONE, GN_NONE, 1))                                                \
     X(instance_norm, GN_F32, S4, gn_instance_norm(a, GN_NONE, GN_NONE, 1))                                             \

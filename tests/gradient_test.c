@@ -216,6 +216,11 @@ BUILD(b_softmax, gn_softmax(in[0], -1))
 BUILD(b_softmax_first, gn_softmax(in[0], 0))
 BUILD(b_log_softmax, gn_log_softmax(in[0], 1))
 BUILD(b_layernorm, gn_layernorm(in[0], in[1], in[2], 1e-3))
+static gn_tensor b_layernorm_over(gn_ctx *c, const gn_tensor *in) {
+    gn_tensor mean, deviation, y = gn_layernorm_over(in[0], 1, in[1], in[2], 1e-3, &mean, &deviation);
+    (void)c;
+    return gn_add(y, gn_mul(mean, deviation));
+}
 BUILD(b_layernorm_gain, gn_layernorm(in[0], in[1], GN_NONE, 1e-3))
 BUILD(b_layernorm_bias, gn_layernorm(in[0], GN_NONE, in[1], 1e-3))
 BUILD(b_layernorm_bare, gn_layernorm(in[0], GN_NONE, GN_NONE, 1e-3))
@@ -438,6 +443,7 @@ static const problem problems[] = {
     { "softmax", "last axis", 1, { S(3, 4) }, { 0 }, b_softmax, 0 },
     { "softmax", "first axis", 1, { S(3, 4) }, { 0 }, b_softmax_first, 0 },
     { "log_softmax", "inner axis", 1, { S(2, 3, 2) }, { 0 }, b_log_softmax, 0 },
+    { "layernorm_over", "mean and deviation", 3, { S(2, 3, 2), S(3, 2), S(3, 2) }, { 0 }, b_layernorm_over, 0 },
     { "layernorm", "gain and bias", 3, { S(3, 4), S(4), S(4) }, { 0 }, b_layernorm, 0 },
     { "layernorm", "gain", 2, { S(2, 2, 5), S(5) }, { 0 }, b_layernorm_gain, 0 },
     { "layernorm", "bias", 2, { S(2, 2, 5), S(5) }, { 0 }, b_layernorm_bias, 0 },
