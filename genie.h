@@ -1517,10 +1517,10 @@ GN_API gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis,
 GN_API gn_tensor gn_embedding_at(const char *file, int line, gn_tensor table, gn_tensor ids);
 #define gn_embedding(...) gn_embedding_at(GN_HERE, __VA_ARGS__)
 typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG_MAX, GN_BAG__COUNT } gn_bag_mode;
-/* The sum, mean or largest of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids (N), bags
-   in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be valid:
-   with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together are
-   GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
+/* The sum, mean or largest of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids
+   (N), bags in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be
+   valid: with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together
+   are GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
    Differentiable by the table. */
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);

@@ -512,9 +512,6 @@ TEST(composites_refuse_what_their_comments_exclude) {
     REFUSED(gn_batch_norm(x, three, six, GN_NONE, GN_NONE, 1), GN_BAD_SHAPE);
     REFUSED(gn_batch_norm(x, six, six, three, GN_NONE, 1), GN_BAD_SHAPE);
     REFUSED(gn_batch_norm(x, six, gn_cast(six, GN_F64), GN_NONE, GN_NONE, 1), GN_BAD_DTYPE);
-    REFUSED(gn_layernorm_over(x, 1, three, GN_NONE, 1, NULL, NULL), GN_BAD_SHAPE);
-    REFUSED(gn_layernorm_over(x, 3, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_RANK);
-    REFUSED(gn_layernorm_over(i, 0, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_DTYPE);
     REFUSED(gn_batch_norm_train(six, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_RANK);
     REFUSED(gn_group_norm(x, 4, GN_NONE, GN_NONE, 1), GN_BAD_ARGUMENT);
     REFUSED(gn_group_norm(x, 0, GN_NONE, GN_NONE, 1), GN_BAD_ARGUMENT);
@@ -654,6 +651,9 @@ TEST(transforms_and_counts_refuse_what_their_comments_exclude) {
     REFUSED(gn_scatter_mul(f, 0, i, i), GN_BAD_DTYPE);
     REFUSED(gn_scatter_mul(f, 0, i, floats(GN_SHAPE(1, 3))), GN_BAD_SHAPE);
     REFUSED(gn_scatter_mul(f, 7, i, i), GN_BAD_RANK);
+    REFUSED(gn_layernorm_over(floats(GN_SHAPE(2, 6, 3)), 1, three, GN_NONE, 1, NULL, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_layernorm_over(three, 3, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_RANK);
+    REFUSED(gn_layernorm_over(i, 0, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_DTYPE);
     check_alive();
 }
 
