@@ -491,6 +491,34 @@ static bytes simple(const bytes *nd, const bytes *w, int opset) {
     return model_of(&g, opset);
 }
 
+/* How many nodes of y = -ConstantOfShape(n) are folded when it is built for n floats. */
+static int64_t folded(int64_t n) {
+    static const int64_t one[] = { 1 };
+    bytes g = { .n = 0 }, shape = tensor("n", ONNX_INT64, one, 1), name = { .n = 0 };
+    bytes make = node("ConstantOfShape", "n", "c"), turn = node("Neg", "c", "y");
+    put_number(&shape, 7, (uint64_t)n);
+    put_text(&name, 1, "y");
+    put_message(&g, 1, &make);
+    put_message(&g, 1, &turn);
+    put_message(&g, 5, &shape);
+    put_message(&g, 12, &name);
+    bytes m = model_of(&g, 13);
+    gn_ctx *c = gn_open(&(gn_desc){ .devices = "null" });
+    onnx *o = onnx_open(file_of("model.onnx", m.at, m.n), error);
+    onnx_session *s = o ? onnx_session_open(o, c, NULL, error) : NULL;
+    int64_t count = s && onnx_build(s, error) ? onnx_get_counts(s).folded : -1;
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(c);
+    return count;
+}
+
+TEST(constants_are_folded_up_to_64_mib) {
+    CHECK_INT(folded(4), 2);
+    CHECK_INT(folded(16 << 20), 2);
+    CHECK_INT(folded((16 << 20) + 1), 0);
+}
+
 /* y = the trees of x (1,2) of one node and two leaves: what is 4 at the most goes to `yes`, all else to leaf 1. */
 static bytes tree_of(int64_t feature, int64_t yes, int64_t is_leaf, int64_t target, uint64_t after) {
     static const int64_t zero[] = { 0 }, one[] = { 1 }, rows[] = { 1, 2 }, two[] = { 2 };
@@ -674,6 +702,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(scan_of_version_8_takes_batches_and_refuses_lengths),
         TEST_ENTRY(loop_without_end_is_refused),
         TEST_ENTRY(function_of_the_model_takes_attributes_of_its_caller),
+        TEST_ENTRY(constants_are_folded_up_to_64_mib),
         TEST_ENTRY(trees_lead_to_leaves_and_their_results_are_transformed),
         TEST_ENTRY(trees_that_lead_back_or_lie_are_refused),
         TEST_ENTRY(what_cannot_be_built_is_refused_by_name),
