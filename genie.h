@@ -74,10 +74,11 @@
        Meaning       The structure of a graph shows what its nodes are for: embedding, linear, MLP, attention, KV
                      append, norm, residual, loss, optimiser step, head, adapter, conv, separable conv, pooling, skip,
                      patch embedding, embedding bag, interaction, recurrent; prefill, decode, training; text, vision,
-                     audio, table. Such blocks are placed and run as units. A program may state its meaning (gn_role,
-                     gn_phase, gn_residency, gn_modality), which takes precedence; where that contradicts the structure,
-                     it is counted (meaning_disagreements) and logged once for each plan. gn_desc.unrecognised turns
-                     recognisers off, to see what each saves.
+                     audio, table. Such blocks are placed and run as units. An encoder of pictures, text or sound
+                     (blocks that are connected and read one modality) is proposed to each device as a whole. A program
+                     may state its meaning (gn_role, gn_phase, gn_residency, gn_modality), which takes precedence; where
+                     that contradicts the structure, it is counted (meaning_disagreements) and logged once for each
+                     plan. gn_desc.unrecognised turns recognisers off, to see what each saves.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
                      gn_desc.policy: least latency, most throughput or fewest bytes. Weights and states stay where they
                      are. A split is used only if the model expects it to pay, or if no device has the memory for all:
@@ -506,8 +507,8 @@ typedef struct gn_desc {
                              prompt is cut. Slower: one query costs as many kernels of tiles, a prompt is attended row
                              by row. Part of the identity. One device; a server that does not know it is refused
                              (GN_UNSUPPORTED) */
-    uint64_t unrecognised; /* GN_OFF_ROLE and GN_OFF_PHASE bits: with several devices, steps are placed as if these were
-                              not recognised, which shows what recognising them is worth */
+    uint64_t unrecognised; /* GN_OFF_ROLE, GN_OFF_PHASE and GN_OFF_MODALITY bits: with several devices, steps are placed
+                              as if these were not recognised, which shows what recognising them is worth */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed to open answers every call with the
@@ -1016,6 +1017,11 @@ GN_API gn_tensor gn_log_softmax_at(const char *file, int line, gn_tensor a, int 
 /* Over the last axis (D): (a - mean) / sqrt(var + eps) * gain + bias; gain and bias (D) or GN_NONE. (Ba et al. 2016) */
 GN_API gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, gn_tensor bias, double eps);
 #define gn_layernorm(...) gn_layernorm_at(GN_HERE, __VA_ARGS__)
+/* The same over all axes from `axis` on, whose shape gain and bias have. Mean and deviation, sqrt(var + eps), go to
+   what is not NULL, with 1 for these axes. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE. */
+GN_API gn_tensor gn_layernorm_over_at(const char *file, int line, gn_tensor a, int axis, gn_tensor gain, gn_tensor bias,
+                                      double eps, gn_tensor *out_mean, gn_tensor *out_deviation);
+#define gn_layernorm_over(...) gn_layernorm_over_at(GN_HERE, __VA_ARGS__)
 /* Over the last axis (D): a / sqrt(mean(a^2) + eps) * gain; gain (D) or GN_NONE. (Zhang & Sennrich 2019) */
 GN_API gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
 #define gn_rmsnorm(...) gn_rmsnorm_at(GN_HERE, __VA_ARGS__)
@@ -1510,11 +1516,11 @@ GN_API gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis,
 /* table (V,D), ids (…) = (…,D) */
 GN_API gn_tensor gn_embedding_at(const char *file, int line, gn_tensor table, gn_tensor ids);
 #define gn_embedding(...) gn_embedding_at(GN_HERE, __VA_ARGS__)
-typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG__COUNT } gn_bag_mode;
-/* The sum or mean of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids (N), bags
-   in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be valid:
-   with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together are
-   GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
+typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG_MAX, GN_BAG__COUNT } gn_bag_mode;
+/* The sum, mean or largest of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids
+   (N), bags in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be
+   valid: with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together
+   are GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
    Differentiable by the table. */
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);
@@ -1548,6 +1554,9 @@ GN_API gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int 
 /* the same, but keeps the smaller */
 GN_API gn_tensor gn_scatter_min_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter_min(...) gn_scatter_min_at(GN_HERE, __VA_ARGS__)
+/* As scatter_add, but multiplies: what meets in pairs, and the product into a. f16 and bf16 in f32. GN_BAD_SHAPE. */
+GN_API gn_tensor gn_scatter_mul_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
+#define gn_scatter_mul(...) gn_scatter_mul_at(GN_HERE, __VA_ARGS__)
 /* Slices of one axis by a vector of indices. */
 GN_API gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids);
 #define gn_index_select(...) gn_index_select_at(GN_HERE, __VA_ARGS__)
@@ -1928,6 +1937,7 @@ typedef enum gn_modality_kind { GN_MODALITIES(GN__X) GN_MODALITY__COUNT } gn_mod
 /* What is not to be recognised: bits of gn_desc.unrecognised. */
 #define GN_OFF_ROLE(role) ((uint64_t)1 << (role))
 #define GN_OFF_PHASE(phase) ((uint64_t)1 << (48 + (phase)))
+#define GN_OFF_MODALITY(modality) ((uint64_t)1 << (56 + (modality)))
 
 /* Each applies to the nodes, weights and states made from now on until its next call; 0 returns to recognition. A kind
    out of range is GN_BAD_ARGUMENT and changes nothing. */
@@ -2339,6 +2349,7 @@ typedef struct gn_edge_meaning {
 typedef struct gn_group {
     uint8_t role, phase, modality;
     uint32_t on;             /* 1 + the device the program said; 0: free */
+    uint32_t encoder;        /* 1 + the encoder it is a part of; 0: of none */
     uint32_t first, n_nodes; /* gn_meaning.members[first …], rising */
     uint32_t kernels;        /* launches, about: fused loops count once, views and leaves not */
     double flops;
@@ -2352,6 +2363,7 @@ typedef struct gn_disagreement {
 
 typedef struct gn_meaning {
     uint32_t n_nodes, n_edges, n_groups, n_disagreements;
+    uint32_t n_encoders; /* of pictures, of text, …: connected groups that read one modality, with a block in them */
     gn_node_meaning *nodes; /* per node of the part */
     gn_edge_meaning *edges; /* per entry of part->ins */
     gn_group *groups;
@@ -6811,7 +6823,8 @@ static double gn__node_flops(const gn_ctx *g, uint32_t id) {
     const gn__node *n = &g->nodes[id];
     gn__type in[GN__COST_INPUTS] = { { GN_DTYPE_NONE, { 0, { 0 } } } }, out = gn__type_of(g, id);
     for (uint32_t i = 0; i < n->n_ins && i < GN__COST_INPUTS; i++) in[i] = gn__type_of(g, g->ins[n->ins + i]);
-    return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, g->attrs + n->attrs, n->n_attrs, &out);
+    const int64_t *attrs = n->n_attrs ? g->attrs + n->attrs : NULL;
+    return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, attrs, n->n_attrs, &out);
 }
 
 /* ---- trace: off, one branch that is predicted ---- */
@@ -22402,6 +22415,7 @@ static bool gn__modalities_fill(gn__recognition *w) {
             if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
         }
         uint8_t seen = gn__modality_seen(w, i, mix);
+        if (w->off & GN_OFF_MODALITY(seen)) seen = GN_MODALITY_UNKNOWN;
         t[i].modality = hinted ? hinted : seen ? seen : mix;
         if (hinted && seen && hinted != seen) ok = gn__disagree(w, i, GN_HINTED_MODALITY, hinted, seen);
     }
@@ -22409,6 +22423,35 @@ static bool gn__modalities_fill(gn__recognition *w) {
         for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++)
             if (!t[gn__in(w, i, k)].modality) t[gn__in(w, i, k)].modality = t[i].modality;
     return ok;
+}
+
+/* Blocks that encoders are made of; where tokens are decoded one reads what it has written. */
+static bool gn__encodes(const gn_group *g) {
+    const uint64_t blocks = GN_OFF_ROLE(GN_ROLE_MLP) | GN_OFF_ROLE(GN_ROLE_ATTENTION) |
+                            GN_OFF_ROLE(GN_ROLE_GROUPED_ATTENTION) | GN_OFF_ROLE(GN_ROLE_CONV) |
+                            GN_OFF_ROLE(GN_ROLE_SEPARABLE_CONV) | GN_OFF_ROLE(GN_ROLE_RECURRENT);
+    return (blocks >> g->role & 1) && g->phase != GN_DECODE && g->phase != GN_PREFILL;
+}
+
+/* An encoder of pictures, text or sound: groups that are connected and read one modality, up to where others join.
+   Follows gn__groups_cost, which tells the modalities of groups. */
+static void gn__encoders_fill(gn__recognition *w) {
+    gn_meaning *m = w->m;
+    uint32_t *number = w->reads;
+    for (uint32_t k = 0; k < m->n_groups; k++) w->group[k] = k, number[k] = 0;
+    for (uint32_t i = 0; i < w->n; i++)
+        for (uint32_t k = 0, a = m->nodes[i].group; k < w->p->nodes[i].n_ins && !gn__is_free(w, i); k++) {
+            uint32_t x = gn__in(w, i, k), b = m->nodes[x].group;
+            if (!gn__is_free(w, x) && m->groups[a].modality == m->groups[b].modality)
+                w->group[gn__group_root(w, a)] = gn__group_root(w, b);
+        }
+    for (uint32_t k = 0; k < m->n_groups; k++) {
+        uint8_t modality = m->groups[k].modality;
+        uint32_t root = gn__group_root(w, k);
+        if (modality && modality != GN_MODALITY_MIXED && gn__encodes(&m->groups[k]) && !number[root])
+            number[root] = ++m->n_encoders;
+    }
+    for (uint32_t k = 0; k < m->n_groups; k++) m->groups[k].encoder = number[gn__group_root(w, k)];
 }
 
 /* ---- cost ---- */
@@ -22580,6 +22623,7 @@ static gn_result gn__meaning_fill(gn__recognition *w, double *way) {
     for (uint32_t i = 0; i < w->n; i++) gn__cost_fill(w, i);
     if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_cost(w, w->kind);
+    gn__encoders_fill(w);
     if (m->n_nodes) gn__critical_fill(w, way, want);
     return gn_flag_get(w->cancel);
 }
@@ -24536,6 +24580,24 @@ static void gn__sched_moves(gn__sched *s) {
         }
 }
 
+/* Encoders whole, whatever their branches are: each on a device of its own, then one of them away from the best device
+   alone. True when one of these placements is the best so far. */
+static bool gn__sched_encoders(gn__sched *s) {
+    uint32_t width = GN__MIN(s->D, (uint32_t)GN__MOVE_DEVICES),
+             most = GN__MAX(4u, GN__WORK / 8 / (s->U + s->n_ins + 1));
+    uint32_t n = GN__MIN(s->m->n_encoders * width + 1, GN__MIN(256u, most));
+    bool kept = false;
+    for (uint32_t k = 0; k < n && s->m->n_encoders && !s->bad; k++) {
+        for (uint32_t i = 0; i < s->U; i++) {
+            uint32_t e = s->m->groups[s->tasks[i].group].encoder, d = s->have_single ? s->single_dev : s->best[i];
+            uint32_t to = !k ? s->list[e % s->D] : (k - 1) / width + 1 == e ? s->list[(k - 1) % width] : d;
+            s->dev[i] = e && gn__sched_can(s, i, to) ? to : d;
+        }
+        kept |= gn__sched_consider(s, false);
+    }
+    return kept;
+}
+
 /* ---- the choice ---- */
 
 static gn_result gn__sched_nowhere(const gn__sched *s, uint64_t slots, uint64_t act) {
@@ -24604,6 +24666,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
         }
         gn__sched_pipeline(s);
         if (s->have) gn__sched_moves(s);
+        if (s->have && gn__sched_encoders(s)) gn__sched_moves(s);
     } else if (!s->have && !s->bad) act = gn__sched_measure(s, &slots);
     if (s->bad) return gn__sched_ended(s);
     if (!s->have) return gn__sched_nowhere(s, slots, act);
@@ -25090,6 +25153,23 @@ static void gn__explain_head(gn__explanation *k) {
                 gn__seconds_text(s->refused_seconds).text);
 }
 
+/* Encoders of a part that has several, and where each runs. */
+static void gn__explain_encoders(gn__explanation *k) {
+    for (uint32_t e = 1; k->m->n_encoders > 1 && e <= GN__MIN(k->m->n_encoders, (uint32_t)GN__TOLD); e++) {
+        uint32_t groups = 0, device = 0, modality = 0;
+        bool apart = false;
+        for (uint32_t i = 0; i < k->m->n_groups; i++) {
+            const gn_group *g = &k->m->groups[i];
+            if (g->encoder != e) continue;
+            uint32_t at = k->s->device[k->m->members[g->first + g->n_nodes - 1]]; /* the last node is an op */
+            apart |= groups && at != device;
+            device = at, modality = g->modality, groups++;
+        }
+        gn__say(k, "encoder of %s: %u groups on %s\n", gn__modality_names[modality], groups,
+                apart ? "several devices" : gn__place_name(k, device));
+    }
+}
+
 static void gn__explain_segments(gn__explanation *k) {
     for (uint32_t i = 0; i < k->s->n_segments; i++) {
         const gn_segment *g = &k->s->segments[i];
@@ -25190,6 +25270,7 @@ static void gn__explain_kernels(gn__explanation *k) {
 
 static void gn__explain_text(gn__explanation *k) {
     gn__explain_head(k);
+    gn__explain_encoders(k);
     gn__explain_segments(k);
     gn__explain_transfers(k);
     gn__explain_kernels(k);
@@ -40266,6 +40347,40 @@ gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x, gn_ten
     return bad;
 }
 
+gn_tensor gn_layernorm_over_at(const char *file, int line, gn_tensor a, int axis, gn_tensor gain, gn_tensor bias,
+                               double eps, gn_tensor *out_mean, gn_tensor *out_deviation) {
+    gn__type t, u;
+    gn_tensor part[2] = { gain, bias }, y;
+    gn_shape rows = { 2, { 1, 1 } }, inner = { 0, { 0 } };
+    gn_axes axes = { 0, { 0 } };
+    bool ok = gn__known_float(GN__AT, "layernorm_over", a, &t, &y) &&
+              gn__known_axis(GN__AT, "layernorm_over", a, &axis, &t, &y);
+    for (int i = 0; ok && i < t.shape.rank; i++) {
+        rows.dims[i >= axis] *= t.shape.dims[i];
+        if (i < axis) continue;
+        inner.dims[inner.rank++] = t.shape.dims[i];
+        axes.axis[axes.n++] = i;
+    }
+    for (int k = 0; k < 2 && ok; k++) {
+        if (!gn__given(part[k]) || !(ok = gn__known(GN__AT, "layernorm_over", part[k], &u, &y))) continue;
+        if (!(ok = gn__shape_equal(&u.shape, &inner)))
+            y = gn__refuse(GN__AT, GN__OF_BOTH(a, part[k]), GN_BAD_SHAPE,
+                           "layernorm_over: gain and bias have the shape of the axes from %d on", axis);
+        else part[k] = gn_reshape_at(GN__AT, part[k], GN_SHAPE(rows.dims[1]));
+    }
+    gn_tensor wide = ok ? gn__widened(GN__AT, a) : y, mean = y, deviation = y;
+    if (ok) y = gn_layernorm_at(GN__AT, gn_reshape_at(GN__AT, a, rows), part[0], part[1], eps);
+    if (ok) y = gn_reshape_at(GN__AT, y, t.shape);
+    if (ok && out_mean) mean = gn__to_dtype(GN__AT, gn_mean_at(GN__AT, wide, axes, true), t.dtype);
+    if (ok && out_deviation) {
+        deviation = gn_add_c_at(GN__AT, gn_variance_at(GN__AT, wide, axes, 0, true), eps);
+        deviation = gn__to_dtype(GN__AT, gn_sqrt_at(GN__AT, deviation), t.dtype);
+    }
+    if (out_mean) *out_mean = mean;
+    if (out_deviation) *out_deviation = deviation;
+    return y;
+}
+
 static gn_tensor gn__group_norm(const char *file, int line, const char *op, gn_tensor x, int64_t groups, gn_tensor gain,
                                 gn_tensor bias, double eps) {
     gn__type t;
@@ -40753,6 +40868,32 @@ gn_tensor gn_scatter_min_at(const char *file, int line, gn_tensor a, int axis, g
     return gn__turned(GN__AT, y, t.dtype);
 }
 
+/* Equal indices stand together once they are sorted: then each takes in what is 1, 2, 4, … places before it as far as
+   its index is the same, so that the last of them has the product. */
+gn_tensor gn_scatter_mul_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
+    gn__type t, at, u;
+    gn_tensor bad;
+    if (!gn__known_axis(GN__AT, "scatter_mul", a, &axis, &t, &bad) ||
+        !gn__known(GN__AT, "scatter_mul", index, &at, &bad) || !gn__known(GN__AT, "scatter_mul", src, &u, &bad))
+        return bad;
+    if (!gn__shape_equal(&at.shape, &u.shape) || at.shape.rank != t.shape.rank)
+        return gn__refuse(GN__AT, GN__OF_BOTH(index, src), GN_BAD_SHAPE,
+                          "scatter_mul takes index and src of one shape, and of a's rank");
+    gn_tensor order = gn_argsort_at(GN__AT, index, axis, false), key = gn_gather_at(GN__AT, index, axis, order);
+    gn_tensor v = gn__widened(GN__AT, gn_gather_at(GN__AT, src, axis, order)), part[2];
+    for (int64_t n = at.shape.dims[axis], step = 1; step < n; step *= 2) {
+        gn_tensor is = gn_slice_at(GN__AT, key, axis, step, n, 1), was = gn_slice_at(GN__AT, key, axis, 0, n - step, 1);
+        part[0] = gn_slice_at(GN__AT, v, axis, 0, step, 1);
+        part[1] = gn_slice_at(GN__AT, v, axis, step, n, 1);
+        gn_tensor more = gn_mul_at(GN__AT, gn_slice_at(GN__AT, v, axis, 0, n - step, 1), part[1]);
+        part[1] = gn_where_at(GN__AT, gn_eq_at(GN__AT, is, was), more, part[1]);
+        v = gn_concat_at(GN__AT, part, 2, axis);
+    }
+    a = gn__widened(GN__AT, a);
+    v = gn_scatter_at(GN__AT, gn_broadcast_at(GN__AT, gn_like_at(GN__AT, a, 1), t.shape), axis, key, v);
+    return gn__to_dtype(GN__AT, gn_mul_at(GN__AT, a, v), t.dtype);
+}
+
 gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) {
     return gn__op(GN__AT, GN_OP_NONZERO, &a, 1, -1, &bound, 1);
 }
@@ -40811,9 +40952,15 @@ gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_te
     int64_t N = t[1].shape.dims[0], D = t[0].shape.dims[1], B = gn__count(&t[2].shape);
     gn_tensor rows = gn__widened(GN__AT, gn_embedding_at(GN__AT, table, ids));
     gn_tensor bag = gn__bag_of_each(GN__AT, lengths, B, N, &counts);
-    gn_tensor y = gn_full_at(GN__AT, table.ctx, gn__wide_dtype(t[0].dtype), GN_SHAPE(B + 1, D), 0);
+    bool most = mode == GN_BAG_MAX;
+    gn_tensor y = gn_full_at(GN__AT, table.ctx, gn__wide_dtype(t[0].dtype), GN_SHAPE(B + 1, D), most ? -INFINITY : 0);
     bag = gn_broadcast_at(GN__AT, gn_unsqueeze_at(GN__AT, bag, 1), GN_SHAPE(N, D));
-    y = gn_slice_at(GN__AT, gn_scatter_add_at(GN__AT, y, 0, bag, rows), 0, 0, B, 1);
+    y = most ? gn_scatter_max_at(GN__AT, y, 0, bag, rows) : gn_scatter_add_at(GN__AT, y, 0, bag, rows);
+    y = gn_slice_at(GN__AT, y, 0, 0, B, 1);
+    if (most) {
+        gn_tensor none = gn_eq_at(GN__AT, counts, gn_like_at(GN__AT, counts, 0));
+        y = gn_masked_fill_at(GN__AT, y, gn_unsqueeze_at(GN__AT, none, 1), 0);
+    }
     if (mode == GN_BAG_MEAN) {
         counts = gn_maximum_at(GN__AT, counts, gn_like_at(GN__AT, counts, 1)); /* an empty bag is 0 */
         counts = gn_cast_at(GN__AT, gn_unsqueeze_at(GN__AT, counts, 1), gn__wide_dtype(t[0].dtype));

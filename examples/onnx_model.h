@@ -126,6 +126,12 @@ static inline void om_recognise(onnx_session *s, char *out, size_t cap) {
         }
         if (count && at < cap) at += (size_t)snprintf(out + at, cap - at, "%s%s %d", at ? ", " : "", roles[k], count);
     }
+    for (const char *p = text, *begin = "\nencoder of ", *end; (p = strstr(p, begin)) && (end = strchr(p, ':'));
+         p = end) {
+        size_t used = strlen(out);
+        p += strlen(begin);
+        snprintf(out + used, cap - used, ", %.*s encoder", (int)(end - p), p);
+    }
     free(text);
 }
 

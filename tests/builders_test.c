@@ -151,6 +151,7 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(rmsnorm, GN_F32, S4, gn_rmsnorm(a, GN_NONE, 0))                                                                  \
     X(rmsnorm, GN_F32, S4, gn_rmsnorm(a, whole(g, GN_F32, V3, 1), 0))                                                  \
     X(batch_norm, GN_F32, S4, gn_batch_norm(a, whole(g, GN_F32, V1, 0), whole(g, GN_F32, V1, 1), GN_NONE, GN_NONE, 0)) \
+    X(layernorm_over, GN_F32, S4, gn_layernorm_over(a, 1, GN_NONE, GN_NONE, 1, NULL, NULL))                            \
     X(batch_norm_train, GN_F32, S4, gn_batch_norm_train(a, GN_NONE, GN_NONE, 1, NULL, NULL))                           \
     X(group_norm, GN_F32, S4, gn_group_norm(a, 1, GN_NONE, GN_NONE, 1))                                                \
     X(instance_norm, GN_F32, S4, gn_instance_norm(a, GN_NONE, GN_NONE, 1))                                             \
@@ -238,6 +239,7 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(window, GN_F32, S4, gn_window(g, GN_F32, GN_WINDOW_HANN, 1, true))                                               \
     X(mel_filters, GN_F32, S4, gn_mel_filters(g, GN_F32, 1, 4, 8, 0, 4))                                               \
     X(scatter_min, GN_F32, V3, gn_scatter_min(a, 0, gn_arange_i64(g, GN_I64, 3, 0, 1), a))                             \
+    X(scatter_mul, GN_F32, V3, gn_scatter_mul(a, 0, gn_arange_i64(g, GN_I64, 3, 0, 1), a))                             \
     X(cross_entropy_with, GN_F32, V3, gn_cross_entropy_with(a, whole(g, GN_I32, GN_SCALAR, 0), NULL))                  \
     X(bincount, GN_F32, V3, gn_bincount(gn_arange_i64(g, GN_I64, 3, 0, 1), 3, a))                                      \
     X(histogram, GN_F32, V3, gn_histogram(a, 1, -9, 9))                                                                \

@@ -3376,21 +3376,21 @@ static void cases_index_select(void) {
     }
 }
 
-BUILD(build_embedding_bag, gn_embedding_bag(in[0], in[1], in[2], s->flag ? GN_BAG_MEAN : GN_BAG_SUM))
-REFER(refer_embedding_bag, ref_embedding_bag(in[0], in[1], in[2], s->flag))
+BUILD(build_embedding_bag, gn_embedding_bag(in[0], in[1], in[2], (gn_bag_mode)s->p[0]))
+REFER(refer_embedding_bag, ref_embedding_bag(in[0], in[1], in[2], (int)s->p[0]))
 /* Bags of 0 to 3 ids, some or none of which are left over. */
 static void cases_embedding_bag(void) {
     const gn_shape lengths[] = { GN_SHAPE(5), GN_SHAPE(2, 3), GN_SCALAR, GN_SHAPE(0), GN_SHAPE(1, 2, 1, 1, 1, 2, 1) };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
-        for (int k = 0; k < TEST_COUNT(lengths) * 4; k++) {
+        for (int k = 0; k < TEST_COUNT(lengths) * 6; k++) {
             sample s = { .what = "embedding_bag",
                          .build = build_embedding_bag,
                          .refer = refer_embedding_bag,
-                         .flag = k % 2,
+                         .p = { k % 3 },
                          .failure = ref_is_float(d) ? GN_OK : GN_BAD_DTYPE };
-            add_input(&s, d, GN_SHAPE(9, k == 3 ? 0 : 7), k / 2 % 2 ? FILL_SMALL : FILL_SUMMABLE, VIEW_ANY);
-            add_limited(&s, index_dtype(k), GN_SHAPE(k < 4 ? 15 : k < 12 ? 18 : 12), FILL_INDEX, VIEW_ANY, 9);
-            add_limited(&s, index_dtype(k / 2), lengths[k / 4], FILL_INDEX, VIEW_ANY, 4);
+            add_input(&s, d, GN_SHAPE(9, k == 3 ? 0 : 7), k / 3 % 2 ? FILL_SMALL : FILL_SUMMABLE, VIEW_ANY);
+            add_limited(&s, index_dtype(k), GN_SHAPE(k < 6 ? 15 : k < 18 ? 18 : 12), FILL_INDEX, VIEW_ANY, 9);
+            add_limited(&s, index_dtype(k / 2), lengths[k / 6], FILL_INDEX, VIEW_ANY, 4);
             run(&s);
         }
     }

@@ -216,6 +216,11 @@ BUILD(b_softmax, gn_softmax(in[0], -1))
 BUILD(b_softmax_first, gn_softmax(in[0], 0))
 BUILD(b_log_softmax, gn_log_softmax(in[0], 1))
 BUILD(b_layernorm, gn_layernorm(in[0], in[1], in[2], 1e-3))
+static gn_tensor b_layernorm_over(gn_ctx *c, const gn_tensor *in) {
+    gn_tensor mean, deviation, y = gn_layernorm_over(in[0], 1, in[1], in[2], 1e-3, &mean, &deviation);
+    (void)c;
+    return gn_add(y, gn_mul(mean, deviation));
+}
 BUILD(b_layernorm_gain, gn_layernorm(in[0], in[1], GN_NONE, 1e-3))
 BUILD(b_layernorm_bias, gn_layernorm(in[0], GN_NONE, in[1], 1e-3))
 BUILD(b_layernorm_bare, gn_layernorm(in[0], GN_NONE, GN_NONE, 1e-3))
@@ -303,6 +308,8 @@ BUILD(b_stft, gn_stft(in[0], 4, 3, in[1], true))
 #define CLASSES indices(c, GN_SHAPE(2, 3), 4)
 BUILD(b_cross_entropy_with, gn_cross_entropy_with(in[0], CLASSES, &(gn_cross_entropy_desc){ WEIGHED }))
 BUILD(b_scatter_min, gn_scatter_min(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
+BUILD(b_scatter_mul, gn_scatter_mul(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
+BUILD(b_embedding_bag_max, gn_embedding_bag(in[0], indices(c, GN_SHAPE(6), 5), LENGTHS, GN_BAG_MAX))
 BUILD(b_bincount, gn_bincount(indices(c, GN_SHAPE(8), 5), 5, in[0]))
 BUILD(b_scatter_add, gn_scatter_add(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
 BUILD(b_cross_entropy, gn_cross_entropy(in[0], indices(c, GN_SHAPE(2, 3), 4)))
@@ -436,6 +443,7 @@ static const problem problems[] = {
     { "softmax", "last axis", 1, { S(3, 4) }, { 0 }, b_softmax, 0 },
     { "softmax", "first axis", 1, { S(3, 4) }, { 0 }, b_softmax_first, 0 },
     { "log_softmax", "inner axis", 1, { S(2, 3, 2) }, { 0 }, b_log_softmax, 0 },
+    { "layernorm_over", "mean and deviation", 3, { S(2, 3, 2), S(3, 2), S(3, 2) }, { 0 }, b_layernorm_over, 0 },
     { "layernorm", "gain and bias", 3, { S(3, 4), S(4), S(4) }, { 0 }, b_layernorm, 0 },
     { "layernorm", "gain", 2, { S(2, 2, 5), S(5) }, { 0 }, b_layernorm_gain, 0 },
     { "layernorm", "bias", 2, { S(2, 2, 5), S(5) }, { 0 }, b_layernorm_bias, 0 },
@@ -464,6 +472,7 @@ static const problem problems[] = {
     { "embedding", "repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding, 0 },
     { "embedding_bag", "sum, repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding_bag, 0 },
     { "embedding_bag", "mean", 1, { S(5, 3) }, { 0 }, b_embedding_bag_mean, 0 },
+    { "embedding_bag", "max", 1, { S(5, 3) }, { 0 }, b_embedding_bag_max, 0 },
     { "grid_sample", "linear", 2, { S(1, 2, 3, 4), S(1, 2, 2, 2) }, { 0 }, b_grid_sample, 0 },
     { "affine_grid", "two axes", 1, { S(1, 2, 3) }, { 0 }, b_affine_grid, 0 },
     { "depth_to_space", "channels first", 1, { S(1, 8, 1, 2) }, { 0 }, b_depth_to_space, 0 },
@@ -474,6 +483,7 @@ static const problem problems[] = {
     { "stft", "centred", 2, { S(2, 11), S(4) }, { 0 }, b_stft, 0 },
     { "cross_entropy_with", "weights, smoothed", 2, { S(2, 3, 4), S(4) }, { 0 }, b_cross_entropy_with, 0 },
     { "scatter_min", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter_min, 0 },
+    { "scatter_mul", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter_mul, 0 },
     { "bincount", "weights", 1, { S(8) }, { 0 }, b_bincount, 0 },
     { "scatter_add", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter_add, 0 },
     { "cross_entropy", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy, 0 },

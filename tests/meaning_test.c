@@ -1126,6 +1126,55 @@ TEST(sound_is_seen_by_the_power_of_its_waves) {
     close_null();
 }
 
+/* ---- encoders ---- */
+
+static uint32_t encoder_of(gn_tensor t) { return m.groups[of(t)->group].encoder; }
+
+static gn_tensor text_read(void) {
+    gn_tensor x = split_heads(gn_embedding(weight(WORDS, DIM), words(TIMES)), TIMES, HEADS);
+    return gn_tanh(gn_reshape(gn_attention(x, x, x, NULL), GN_SHAPE(TIMES, DIM)));
+}
+
+static gn_tensor picture_read(void) {
+    gn_tensor x = gn_relu(conv(given(GN_SHAPE(1, 3, 8, 8)), filters(8, 3, 3), 1, 1, 1));
+    return gn_tanh(gn_relu(conv(x, filters(TIMES * DIM / 64, 8, 3), 1, 1, 1)));
+}
+
+TEST(encoders_are_connected_blocks_of_one_modality) {
+    open_null();
+    gn_tensor text = text_read(), left = picture_read(), right = picture_read(), both = gn_mul(left, right),
+              sum = gn_add(text, gn_reshape(left, GN_SHAPE(TIMES, DIM))), end = project(gn_exp(sum)),
+              all[] = { end, right, both };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_INT(m.n_encoders, 3); /* two of the same modality are not connected */
+    CHECK(encoder_of(text) && encoder_of(left) && encoder_of(right));
+    CHECK(encoder_of(text) != encoder_of(left) && encoder_of(left) != encoder_of(right));
+    CHECK_INT(encoder_of(end), 0); /* where they meet */
+    check_groups();
+    REQUIRE(understand_without(all, 3, 0));
+    CHECK_INT(m.n_encoders, 2);
+    CHECK_INT(encoder_of(left), encoder_of(right));
+    REQUIRE(understand_without(all, 2, GN_OFF_MODALITY(GN_MODALITY_VISION)));
+    CHECK(encoder_of(left) == encoder_of(text));
+    gn_step(g);
+    gn_tensor found = gn_tanh(gn_embedding(weight(WORDS, DIM), words(TIMES))); /* rows of a table are none */
+    REQUIRE(understand(found));
+    CHECK_INT(m.n_encoders, 0);
+    close_null();
+}
+
+TEST(what_is_said_of_modality_divides_encoders) {
+    open_null();
+    gn_tensor a = text_read();
+    CHECK_RESULT(gn_modality(g, GN_MODALITY_AUDIO), GN_OK);
+    gn_tensor b = project(gn_exp(project(a)));
+    CHECK_RESULT(gn_modality(g, GN_MODALITY_UNKNOWN), GN_OK);
+    REQUIRE(understand(b));
+    CHECK_INT(m.n_encoders, 2);
+    CHECK(encoder_of(a) != encoder_of(b));
+    close_null();
+}
+
 /* ---- scopes ---- */
 
 TEST(scopes_win_over_what_is_recognised) {
@@ -2061,6 +2110,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(scopes_win_over_what_is_recognised),
     TEST_ENTRY(nodes_of_one_scope_are_one_group),
     TEST_ENTRY(residency_is_said_where_a_state_is_made),
+    TEST_ENTRY(encoders_are_connected_blocks_of_one_modality),
+    TEST_ENTRY(what_is_said_of_modality_divides_encoders),
     TEST_ENTRY(describe_tells_role_and_modality),
     TEST_ENTRY(scopes_out_of_range_are_refused_and_change_nothing),
     TEST_ENTRY(devices_are_said_by_name_or_index),

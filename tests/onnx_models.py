@@ -381,7 +381,123 @@ def scan_of_batches(_, run, folder):
     return g.model("y", y, all_of, 8), [{"first": first, "a": a, "b": b}], {"y": all_of}
 
 
-MODELS = {"scan_of_batches": scan_of_batches} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
+def forest(random, trees, levels, features, targets):
+    """Attributes of a TreeEnsemble of random trees: all ways of comparing, sets of values, rows that lack a value."""
+    nodes, leaves, sets, roots = [], [], [], []
+
+    def grow(level):
+        if level == levels or (level and random.random() < 0.2):
+            leaves.append((int(random.integers(targets)), float(np.float32(random.standard_normal()))))
+            return len(leaves) - 1, 1
+        nodes.append({})
+        at, node = len(nodes) - 1, nodes[-1]
+        node |= dict(mode=int(random.integers(7)), feature=int(random.integers(features)), split=float(random.integers(-3, 4)), missing=int(random.integers(2)))
+        node["yes"], node["no"] = grow(level + 1), grow(level + 1)
+        return at, 0
+
+    for _ in range(trees):
+        roots.append(grow(0)[0])
+    for node in nodes:
+        if node["mode"] == 6:
+            sets += [float(v) for v in random.choice(np.arange(-3, 4), int(random.integers(1, 4)), False) + 0.0] + [float("nan")]
+    numbers = lambda name, kind, values: helper.make_tensor(name, kind, [len(values)], values)
+    return dict(tree_roots=roots, nodes_modes=numbers("m", U8, [n["mode"] for n in nodes]), nodes_featureids=[n["feature"] for n in nodes],
+                nodes_splits=numbers("s", F32, [n["split"] for n in nodes]), nodes_missing_value_tracks_true=[n["missing"] for n in nodes],
+                nodes_truenodeids=[n["yes"][0] for n in nodes], nodes_trueleafs=[n["yes"][1] for n in nodes], nodes_falsenodeids=[n["no"][0] for n in nodes],
+                nodes_falseleafs=[n["no"][1] for n in nodes], leaf_targetids=[t for t, _ in leaves], leaf_weights=numbers("w", F32, [w for _, w in leaves]),
+                membership_values=numbers("v", F32, sets), n_targets=targets)
+
+
+def fallen(tree, x, sets):
+    """Which leaf each tree of a forest leads a row to."""
+    compare = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
+    modes, splits = (numpy_helper.to_array(tree[name]) for name in ("nodes_modes", "nodes_splits"))
+    for at in tree["tree_roots"]:
+        leaf = 0
+        while not leaf:
+            value, mode = x[tree["nodes_featureids"][at]], modes[at]
+            yes = value in sets[at] if mode == 6 else compare[mode](value, splits[at])
+            side = "true" if yes or (np.isnan(value) and tree["nodes_missing_value_tracks_true"][at]) else "false"
+            at, leaf = tree[f"nodes_{side}nodeids"][at], tree[f"nodes_{side}leafs"][at]
+        yield at
+
+
+def said(tree, x, aggregate):
+    modes, weights = numpy_helper.to_array(tree["nodes_modes"]), numpy_helper.to_array(tree["leaf_weights"])
+    members, sets, out = numpy_helper.to_array(tree["membership_values"]).tolist(), {}, np.zeros((len(x), tree["n_targets"]), np.float32)
+    for at in np.flatnonzero(modes == 6):
+        end = next(i for i, v in enumerate(members) if np.isnan(v))
+        sets[at], members = members[:end], members[end + 1:]
+    for row, values in zip(out, x):
+        leaves = list(fallen(tree, values, sets))
+        for target in range(tree["n_targets"]):
+            found = [weights[leaf] if tree["leaf_targetids"][leaf] == target else 0 for leaf in leaves]
+            row[target] = (np.mean, np.sum, np.min, np.max)[aggregate](found)
+    return out
+
+
+def trees(_, run, folder):
+    """Ensembles of trees by each aggregate; of the least and the most there is one target. Their results as they are:
+    onnxruntime 1.32 takes softmax's number for logistic's, and the other way round."""
+    random = np.random.default_rng(7)
+    x = random.integers(-3, 4, (50, 6)).astype(np.float32)
+    x[random.random(x.shape) < 0.1] = np.nan
+    g = Graph({"w": np.ones(6, np.float32)})
+    seen, parts, want = g.op("Mul", g.input("x", F32, x.shape), g.weight("w")), [], []
+    for aggregate in range(4):
+        tree = forest(random, 5, 4, 6, 3 if aggregate < 2 else 1)
+        parts.append(g.op("TreeEnsemble", seen, domain="ai.onnx.ml", aggregate_function=aggregate, **tree))
+        want.append(said(tree, x, aggregate))
+    want = np.concatenate(want, axis=1)
+    m = g.model("y", g.op("Concat", *parts, axis=1), want)
+    m.opset_import.append(helper.make_opsetid("ai.onnx.ml", 5))
+    return m, [{"x": x}], {"y": want}
+
+
+def operators(name, run, folder):
+    """Operators of an old set: ONNX's node tests have the newest form alone. What became an input at some version is an attribute before."""
+    version, random = int(name.rsplit("_", 1)[1]), np.random.default_rng(11)
+    x = random.standard_normal((2, 3, 4, 4), np.float32)
+    g = Graph({"w": np.float32([2])})
+    a, d, parts = g.op("Mul", g.input("x", F32, x.shape), g.weight("w")), 2 * x, []
+
+    def made(since, op, of, *more, n=1, **moved):
+        """`moved`: attributes that are inputs from `since` on, in this order; more: attributes of any version."""
+        rest = more[0] if more else {}
+        if version < since:
+            return g.op(op, of, n=n, **{k: float(v) if isinstance(v, np.float32) else v for k, v in moved.items()}, **rest)
+        return g.op(op, of, *[np.asarray(v if isinstance(v, np.float32) else np.array(v, np.int64)) for v in moved.values()], n=n, **rest)
+
+    def add(value, want):
+        parts.append((g.op("Reshape", value, np.array([-1], np.int64)), np.asarray(want, np.float32).ravel()))
+
+    low, most, fill = np.float32(-0.5), np.float32(0.75), np.float32(0.25)
+    add(made(11, "Clip", a, min=low, max=most), d.clip(low, most))
+    add(made(11, "Pad", a, {"mode": "constant"}, pads=[0, 0, 1, 0, 0, 0, 0, 2], value=fill), np.pad(d, ((0, 0), (0, 0), (1, 0), (0, 2)), constant_values=fill))
+    add(made(10, "Slice", a, starts=[1, -3], ends=[9, -1], axes=[1, 3]), d[:, 1:, :, -3:-1])
+    wide = made(13, "Unsqueeze", a, axes=[0, 2])
+    add(made(13, "Squeeze", g.op("Neg", wide), axes=[2]), -d)
+    first, second = made(13, "Split", a, {"axis": 1}, split=[1, 2], n=2)
+    add(first, d[:, :1]), add(second, d[:, 1:])
+    add(made(13, "ReduceSum", a, {"keepdims": 0}, axes=[1, 3]), d.sum((1, 3)))
+    order = np.argsort(-d, 3, "stable")[..., :2]
+    values, places = g.op("TopK", a, n=2, axis=3, k=2) if version < 10 else g.op("TopK", a, np.array([2], np.int64), n=2, axis=3)
+    add(values, np.take_along_axis(d, order, 3)), add(g.op("Cast", places, to=F32), order)
+    scales, larger = np.array([1, 1, 2, 3], np.float32), d.repeat(2, 2).repeat(3, 3)
+    if version < 10:
+        add(g.op("Upsample", a, mode="nearest", scales=scales.tolist()) if version < 9 else g.op("Upsample", a, scales, mode="nearest"), larger)
+    else:
+        how = {} if version < 11 else {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        add(g.op("Resize", a, *([] if version < 11 else [np.zeros(0, np.float32)]), scales, mode="nearest", **how), larger)
+    flat = np.exp(d.reshape(2, 48) - d.max((1, 2, 3))[:, None])
+    along = np.exp(d - d.max(1, keepdims=True))
+    add(g.op("Softmax", a, axis=1), flat / flat.sum(1, keepdims=True) if version < 13 else along / along.sum(1, keepdims=True))
+    add(g.op("Dropout", a, ratio=0.4) if version < 12 else g.op("Dropout", a, np.float32(0.4)), d)
+    want = np.concatenate([w for _, w in parts])
+    return g.model("y", g.op("Concat", *[p for p, _ in parts], axis=0), want, version), [{"x": x}], {"y": want}
+
+
+MODELS = {"scan_of_batches": scan_of_batches, "trees": trees} | {f"operators_of_{v}": operators for v in (7, 9, 10, 11, 12, 13)} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
 TOLERANCE = 2e-5   # sums in another order, exp and erf of another library
 
 

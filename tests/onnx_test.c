@@ -491,6 +491,103 @@ static bytes simple(const bytes *nd, const bytes *w, int opset) {
     return model_of(&g, opset);
 }
 
+/* How many nodes of y = -ConstantOfShape(n) are folded when it is built for n floats. */
+static int64_t folded(int64_t n) {
+    static const int64_t one[] = { 1 };
+    bytes g = { .n = 0 }, shape = tensor("n", ONNX_INT64, one, 1), name = { .n = 0 };
+    bytes make = node("ConstantOfShape", "n", "c"), turn = node("Neg", "c", "y");
+    put_number(&shape, 7, (uint64_t)n);
+    put_text(&name, 1, "y");
+    put_message(&g, 1, &make);
+    put_message(&g, 1, &turn);
+    put_message(&g, 5, &shape);
+    put_message(&g, 12, &name);
+    bytes m = model_of(&g, 13);
+    gn_ctx *c = gn_open(&(gn_desc){ .devices = "null" });
+    onnx *o = onnx_open(file_of("model.onnx", m.at, m.n), error);
+    onnx_session *s = o ? onnx_session_open(o, c, NULL, error) : NULL;
+    int64_t count = s && onnx_build(s, error) ? onnx_get_counts(s).folded : -1;
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(c);
+    return count;
+}
+
+TEST(constants_are_folded_up_to_64_mib) {
+    CHECK_INT(folded(4), 2);
+    CHECK_INT(folded(16 << 20), 2);
+    CHECK_INT(folded((16 << 20) + 1), 0);
+}
+
+/* y = the trees of x (1,2) of one node and two leaves: what is 4 at the most goes to `yes`, all else to leaf 1. */
+static bytes tree_of(int64_t feature, int64_t yes, int64_t is_leaf, int64_t target, uint64_t after) {
+    static const int64_t zero[] = { 0 }, one[] = { 1 }, rows[] = { 1, 2 }, two[] = { 2 };
+    const int64_t targets[] = { 0, target };
+    bytes n = node("TreeEnsemble", "x", "y"), g = { .n = 0 }, x = value("x", 1, rows, 2), name = { .n = 0 };
+    bytes mode = tensor("m", ONNX_UINT8, one, 1), split = tensor("s", 1, one, 1), weight = tensor("w", 1, two, 1);
+    put_text(&n, 7, "ai.onnx.ml");
+    put_ints(&n, "tree_roots", zero, 1, true);
+    put_ints(&n, "nodes_featureids", &feature, 1, true);
+    put_ints(&n, "nodes_truenodeids", &yes, 1, true);
+    put_ints(&n, "nodes_trueleafs", &is_leaf, 1, true);
+    put_ints(&n, "nodes_falsenodeids", one, 1, true);
+    put_ints(&n, "nodes_falseleafs", one, 1, true);
+    put_ints(&n, "leaf_targetids", targets, 2, true);
+    put_attribute(&n, "n_targets", 3, NULL, 0, 2);
+    put_attribute(&n, "post_transform", 3, NULL, 0, after);
+    put_bytes(&mode, 9, "\0", 1);
+    put_bytes(&split, 9, "\0\0\x80\x40", 4);
+    put_bytes(&weight, 9, "\0\0\x80\x3f\0\0\0\x40", 8);
+    put_attribute(&n, "nodes_modes", 5, mode.at, mode.n, 0);
+    put_attribute(&n, "nodes_splits", 5, split.at, split.n, 0);
+    put_attribute(&n, "leaf_weights", 5, weight.at, weight.n, 0);
+    put_text(&name, 1, "y");
+    put_message(&g, 1, &n);
+    put_message(&g, 11, &x);
+    put_message(&g, 12, &name);
+    bytes m = model_of(&g, 21), set = { .n = 0 };
+    put_text(&set, 1, "ai.onnx.ml");
+    put_number(&set, 2, 5);
+    put_message(&m, 8, &set);
+    return m;
+}
+
+TEST(trees_lead_to_leaves_and_their_results_are_transformed) {
+    static const int64_t rows[] = { 1, 2 };
+    const double e = exp(1), share = 1 / (1 + exp(-2));
+    double y[64];
+    onnx_tensor t;
+    bytes m = tree_of(0, 0, 1, 1, 0);
+    CHECK_VALUES(run(&m, rows, 2, counting, &t, y), y, 1, 0);     /* 1 is 4 at the most */
+    CHECK_VALUES(run(&m, rows, 2, counting + 6, &t, y), y, 0, 2); /* 7 is more */
+    m = tree_of(0, 0, 1, 1, 1);
+    CHECK_VALUES(run(&m, rows, 2, counting, &t, y), y, e / (e + 1), 1 / (e + 1));
+    m = tree_of(0, 0, 1, 1, 2);
+    CHECK_VALUES(run(&m, rows, 2, counting + 6, &t, y), y, 0.5, share);
+}
+
+TEST(trees_that_lead_back_or_lie_are_refused) {
+    static const int64_t rows[] = { 1, 2 };
+    static const struct {
+        int64_t feature, yes, is_leaf, target;
+        uint64_t after;
+        const char *why;
+    } wrong[] = { { 0, 0, 0, 1, 0, "that lead back" },
+                  { 2, 0, 1, 1, 0, "node 0 asks for feature 2 of 2" },
+                  { -1, 0, 1, 1, 0, "node 0 asks for feature -1 of 2" },
+                  { 0, 2, 1, 1, 0, "'nodes_truenodeids': there is no 2" },
+                  { 0, 1, 0, 1, 0, "'nodes_truenodeids': there is no 1" },
+                  { 0, 0, 1, 2, 0, "there is no target 2" },
+                  { 0, 0, 1, 1, 4, "not transformed by 4" } };
+    double y[64];
+    onnx_tensor t;
+    for (int i = 0; i < TEST_COUNT(wrong); i++) {
+        bytes m = tree_of(wrong[i].feature, wrong[i].yes, wrong[i].is_leaf, wrong[i].target, wrong[i].after);
+        CHECK_INT(run(&m, rows, 2, counting, &t, y), -1);
+        if (!strstr(error, wrong[i].why)) test_fail(__FILE__, __LINE__, "'%s' does not say '%s'", error, wrong[i].why);
+    }
+}
+
 TEST(what_cannot_be_built_is_refused_by_name) {
     static const int64_t two[] = { 2 }, three[] = { 3 };
     bytes n = node("Frobnicate", "x", "y"), m = simple(&n, NULL, 13);
@@ -605,6 +702,9 @@ int main(int argc, char **argv) {
         TEST_ENTRY(scan_of_version_8_takes_batches_and_refuses_lengths),
         TEST_ENTRY(loop_without_end_is_refused),
         TEST_ENTRY(function_of_the_model_takes_attributes_of_its_caller),
+        TEST_ENTRY(constants_are_folded_up_to_64_mib),
+        TEST_ENTRY(trees_lead_to_leaves_and_their_results_are_transformed),
+        TEST_ENTRY(trees_that_lead_back_or_lie_are_refused),
         TEST_ENTRY(what_cannot_be_built_is_refused_by_name),
         TEST_ENTRY(input_of_another_shape_names_both),
         TEST_ENTRY(external_data_stays_beside_the_model),

@@ -138,6 +138,35 @@ static gn_tensor recurrent_cell(void) {
     return gn_matmul(gn_relu(gn_reshape(x, GN_SHAPE(4 * (ROWS + 1), DIM))), weight(GN_SHAPE(DIM, 4)));
 }
 
+static gn_tensor pooled(gn_tensor x) { return gn_tanh(gn_mean(x, GN_AXES(0), true)); }
+static gn_tensor fuse(gn_tensor a, gn_tensor b) { return gn_tanh(project(gn_mul(a, b))); }
+/* The power of frames of a wave, through a product and an encoder. */
+static gn_tensor sound(void) {
+    gn_tensor frames = gn_reshape(given(GN_SHAPE(1, 2 * ROWS * DIM)), GN_SHAPE(2 * ROWS, DIM)),
+              re = gn_matmul(frames, weight(GN_SHAPE(DIM, DIM))), im = gn_matmul(frames, weight(GN_SHAPE(DIM, DIM)));
+    return encoder(project(gn_log(gn_add_c(gn_add(gn_square(re), gn_square(im)), 1))), 2 * ROWS);
+}
+static gn_tensor pictures_beside_text(void) { return fuse(pooled(encoder(patches(), 16)), pooled(text_encoder())); }
+static gn_tensor sound_beside_text(void) { return fuse(pooled(sound()), pooled(text_encoder())); }
+/* Pictures at two resolutions, which change over after each stage. */
+static gn_tensor coarser(gn_tensor x) {
+    gn_conv_desc d = { .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } };
+    return gn_conv(x, weight(GN_SHAPE(16, 8, 3, 3)), GN_NONE, &d);
+}
+static gn_tensor resolutions(void) {
+    gn_tensor fine = gn_relu(conv(picture(3), 8, 3, 3, 1)), coarse = gn_relu(coarser(fine)), both[2];
+    for (int i = 0; i < 3; i++) {
+        gn_tensor a = gn_relu(conv(fine, 8, 8, 3, 1)), b = gn_relu(conv(coarse, 16, 16, 3, 1));
+        gn_tensor up = gn_interpolate(conv(b, 8, 16, 1, 1), GN_AXES(2, 3), GN_SHAPE(SIDE, SIDE), NULL);
+        fine = gn_relu(gn_add(a, up));
+        coarse = gn_relu(gn_add(b, coarser(a)));
+    }
+    both[0] = gn_reshape(gn_mean(fine, GN_AXES(2, 3), false), GN_SHAPE(1, 8));
+    both[1] = gn_reshape(gn_mean(coarse, GN_AXES(2, 3), false), GN_SHAPE(1, 16));
+    return gn_tanh(gn_matmul(gn_concat(both, 2, 1), weight(GN_SHAPE(24, DIM))));
+}
+static gn_tensor resolutions_beside_text(void) { return fuse(resolutions(), pooled(text_encoder())); }
+
 /* The base's weight is a state of the second device. */
 static gn_tensor state_of_second(gn_shape s) {
     if (gn_device_count(g) > 1) gn_on(g, "1");
@@ -274,6 +303,7 @@ static bool run(const block *b, uint64_t off, outcome *o) {
 }
 
 #define OFF(role) GN_OFF_ROLE(GN_ROLE_##role)
+#define OFF_MODALITY(modality) GN_OFF_MODALITY(GN_MODALITY_##modality)
 #define ENCODER (OFF(ATTENTION) | OFF(MLP) | OFF(NORM) | OFF(RESIDUAL) | OFF(LINEAR))
 static const block blocks[] = {
     { "conv stages", conv_stages, OFF(CONV), 166, GN_MOST_THROUGHPUT },
@@ -299,6 +329,27 @@ static const block blocks[] = {
     { "a recurrent layer", recurrent_cell, OFF(RECURRENT), 171, GN_MOST_THROUGHPUT },
 };
 
+/* With one of the two modalities unknown, both encoders are one, and nothing tells where to part them. */
+static const block encoders[] = {
+    { "pictures, beside text", pictures_beside_text, OFF_MODALITY(VISION), 166, GN_MOST_THROUGHPUT },
+    { "text, beside pictures", pictures_beside_text, OFF_MODALITY(TEXT), 238, GN_LEAST_LATENCY },
+    { "sound, beside text", sound_beside_text, OFF_MODALITY(AUDIO), 274, GN_LEAST_LATENCY },
+    { "pictures at two resolutions", resolutions_beside_text, OFF_MODALITY(VISION), 180, GN_MOST_THROUGHPUT },
+};
+
+TEST(encoders_of_two_modalities_stand_whole_on_two_devices) {
+    static outcome with, without;
+    for (int i = 0; i < TEST_COUNT(encoders); i++) {
+        if (!run(&encoders[i], 0, &with) || !run(&encoders[i], encoders[i].off, &without)) continue;
+        printf("  %s: %llu bytes cross, %llu unless their modality is known; ops run on %s and %s\n", encoders[i].name,
+               (unsigned long long)with.crossed, (unsigned long long)without.crossed, with.where, without.where);
+        CHECK_INT(with.bytes_out, without.bytes_out);
+        CHECK(!memcmp(with.out, without.out, with.bytes_out));
+        CHECK_INT(with.crossed, DIM * sizeof(float)); /* what one encoder makes of its input */
+        CHECK(without.crossed > with.crossed);
+    }
+}
+
 TEST(each_recogniser_saves_bytes_in_a_step_that_runs) {
     static outcome with, without;
     for (int i = 0; i < TEST_COUNT(blocks); i++) {
@@ -313,7 +364,8 @@ TEST(each_recogniser_saves_bytes_in_a_step_that_runs) {
 }
 
 int main(int argc, char **argv) {
-    static const test_entry tests[] = { TEST_ENTRY(each_recogniser_saves_bytes_in_a_step_that_runs) };
+    static const test_entry tests[] = { TEST_ENTRY(each_recogniser_saves_bytes_in_a_step_that_runs),
+                                        TEST_ENTRY(encoders_of_two_modalities_stand_whole_on_two_devices) };
     test_begin(argc, argv);
     for (int i = 0; i < TEST_COUNT(numbers); i++) numbers[i] = (float)test_random_real(-1, 1);
     for (int i = 0; i < TEST_COUNT(ids); i++) ids[i] = (int32_t)test_random_int(0, ROWS - 1);

@@ -1078,14 +1078,16 @@ static inline ref *ref_embedding(const ref *table, const ref *ids) {
     return y;
 }
 
-static inline ref *ref_embedding_bag(const ref *table, const ref *ids, const ref *lengths, bool mean) {
+/* mode: gn_bag_mode */
+static inline ref *ref_embedding_bag(const ref *table, const ref *ids, const ref *lengths, int mode) {
     int64_t d = table->shape.dims[1], at = 0;
     ref *y = ref_make_inexact(table->dtype, ref__with_axis(lengths->shape, d));
     for (int64_t b = 0; b < lengths->n; b++)
         for (int64_t i = 0; i < lengths->i[b]; i++, at++)
             for (int64_t k = 0; k < d; k++) {
-                ref_real x = table->f[ids->i[at] * d + k] / (ref_real)(mean ? lengths->i[b] : 1);
-                y->f[b * d + k] += x;
+                ref_real x = table->f[ids->i[at] * d + k] / (ref_real)(mode == GN_BAG_MEAN ? lengths->i[b] : 1);
+                bool more = mode != GN_BAG_MAX || !i || x > y->f[b * d + k] || x != x; /* NaN stays */
+                y->f[b * d + k] = !more ? y->f[b * d + k] : mode == GN_BAG_MAX ? x : y->f[b * d + k] + x;
                 y->mag[b * d + k] += fabsl(x);
             }
     return y;

@@ -1,5 +1,5 @@
 /* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, and
- * losses of classes, on the CPU executor against the definitions in double precision.
+ * losses of classes, norms of trailing axes, on the CPU executor against the definitions in double precision.
  *
  * Tier: quick address */
 #define GENIE_EXT
@@ -446,6 +446,64 @@ TEST(the_smallest_of_what_meets_is_kept) {
     gn_close(g);
 }
 
+/* Rows of (3,2,5): over the last one, two and three axes. */
+TEST(norms_of_trailing_axes_give_their_mean_and_deviation) {
+    enum { N = 30 };
+    const gn_shape shape = GN_SHAPE(3, 2, 5), inner[] = { GN_SHAPE(3, 2, 5), GN_SHAPE(2, 5), GN_SHAPE(5) };
+    if (!begin()) return;
+    for (int axis = -1; axis < 3; axis++) {
+        int64_t d = axis == 0 ? 30 : axis == 1 ? 10 : 5, rows = N / d;
+        gn_tensor mean, deviation;
+        fill(3 * N);
+        for (int64_t r = 0; r < rows; r++) {
+            double sum = 0, square = 0;
+            for (int64_t i = 0; i < d; i++) sum += given[r * d + i];
+            for (int64_t i = 0; i < d; i++) square += pow(given[r * d + i] - sum / (double)d, 2);
+            aside[r] = sum / (double)d;
+            aside[N + r] = sqrt(square / (double)d + 0.01);
+            for (int64_t i = 0; i < d; i++)
+                wanted[r * d + i] = (given[r * d + i] - aside[r]) / aside[N + r] * given[N + i] + given[2 * N + i];
+        }
+        gn_shape s = inner[axis < 0 ? 2 : axis];
+        gn_tensor y = gn_layernorm_over(tensor(GN_F32, shape, given), axis, tensor(GN_F32, s, given + N),
+                                        tensor(GN_F32, s, given + 2 * N), 0.01, &mean, &deviation);
+        if (reads(y, N)) close_to("layernorm_over", N, 1e-5);
+        memcpy(wanted, aside, sizeof(double) * N);
+        if (reads(mean, rows)) close_to("mean", rows, 1e-6);
+        memcpy(wanted, aside + N, sizeof(double) * N);
+        if (reads(deviation, rows)) close_to("deviation", rows, 1e-6);
+    }
+    gn_close(g);
+}
+
+/* Products of whole numbers, which no order rounds, and of halves and twos in 16 bits. */
+TEST(what_meets_is_multiplied) {
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_F16, GN_BF16 };
+    enum { N = 5, M = 23, ROWS = 3 };
+    int64_t at[M * ROWS];
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(dtypes); k++) {
+        gn_dtype d = dtypes[k];
+        bool whole = d == GN_I32 || d == GN_I64 || d == GN_U8;
+        for (int i = 0; i < (N + M) * ROWS; i++) {
+            double power = ldexp(i % 3 ? 1 : -1, (int)test_random_int(-1, 1));
+            given[i] = i % 20 == 7 ? 0 : whole ? (double)test_random_int(1, 2) : power;
+        }
+        memcpy(wanted, given, N * ROWS * sizeof *wanted);
+        for (int i = 0; i < M * ROWS; i++) { /* along the first axis, in columns */
+            at[i] = test_random_int(0, N - 1);
+            double *to = &wanted[at[i] * ROWS + i % ROWS];
+            *to *= given[N * ROWS + i];
+            if (d == GN_U8) *to = fmod(*to, 256);
+        }
+        gn_tensor y =
+            gn_scatter_mul(tensor(d, GN_SHAPE(N, ROWS), given), 0, gn_data_copy(g, GN_I64, GN_SHAPE(M, ROWS), at),
+                           tensor(d, GN_SHAPE(M, ROWS), given + N * ROWS));
+        if (reads(y, N * ROWS)) close_to("scatter_mul", N * ROWS, 0);
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -461,6 +519,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(values_are_found_in_a_sorted_vector),
         TEST_ENTRY(losses_of_classes_have_weights_and_rows_that_do_not_count),
         TEST_ENTRY(the_smallest_of_what_meets_is_kept),
+        TEST_ENTRY(what_meets_is_multiplied),
+        TEST_ENTRY(norms_of_trailing_axes_give_their_mean_and_deviation),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

@@ -36,7 +36,8 @@ towers_stand_side_by_side() {
     "$vqa" --explain >"$WORK/explained" || return 1
     cat "$WORK/explained"
     grep -q '2 of 2 devices used' "$WORK/explained" && grep -q 'runs at the same time as another part' "$WORK/explained" &&
-        [ -n "$(device_of "patch embedding")" ] && [ -n "$(device_of embedding)" ] && [ "$(device_of "patch embedding")" != "$(device_of embedding)" ]
+        [ -n "$(device_of "patch embedding")" ] && [ -n "$(device_of embedding)" ] && [ "$(device_of "patch embedding")" != "$(device_of embedding)" ] &&
+        grep -Eq '^encoder of vision: [0-9]+ groups on ' "$WORK/explained" && grep -Eq '^encoder of text: [0-9]+ groups on invented:[01]$' "$WORK/explained"
 }
 answers_are_printed_with_their_pictures() {
     "$vqa" --steps 2 --min-accuracy 0 >"$WORK/out" && cat "$WORK/out" && grep -q '^ok .*unseen pictures are right' "$WORK/out" && [ "$(grep -c ' ?  ' "$WORK/out")" = 4 ]

@@ -127,6 +127,7 @@ bool onnx_find(onnx_span *s, uint32_t number, onnx_field *out);
 #define ONNX_IMPLEMENTED
 #define MAPPING_IMPLEMENTATION
 #include "mapping.h"
+#include <float.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -143,11 +144,12 @@ bool onnx_find(onnx_span *s, uint32_t number, onnx_field *out);
 #include "onnx/ops_network.h"
 #include "onnx/ops_quantised.h"
 #include "onnx/ops_recurrent.h"
-#include "onnx/ops_attention.h"
 #include "onnx/ops_signal.h"
 #include "onnx/ops_selection.h"
 #include "onnx/ops_sequence.h"
 #include "onnx/ops_control.h"
+#include "onnx/ops_attention.h"
+#include "onnx/ops_trees.h"
 #include "onnx/table.h"
 #include "onnx/build.h"
 #endif

@@ -6,7 +6,8 @@
  *                                                                     most cap; 0: there are no more
  *
  * It may call everything, private functions too; FUZZ_CHECK ends the program when something does not hold. Further
- * inputs that are worth keeping, among them each that ever broke something, lie in tests/fuzz/corpus/NAME/. `./build.sh
+ * inputs that are worth keeping, among them each that ever broke something, lie in tests/fuzz/corpus/NAME/; those of
+ * models and pictures were written by tests/fuzz/make_corpus.py. `./build.sh
  * fuzz NAME SECONDS` looks for more under clang's libFuzzer; tests/fuzz_test.sh replays them all, and some alterations
  * of each, as an ordinary test. It compiles the targets together, so that the names of a target's own functions begin
  * with its name.

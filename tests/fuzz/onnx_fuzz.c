@@ -1,16 +1,49 @@
-/* Any bytes as a model in the ONNX format: refused with a reason, or each tensor lies in the file, and what can be
- * built on inputs of ones is built, or refused, without more memory than a build may take. */
+/* Any bytes as a model in the ONNX format: refused with a reason, or each tensor lies in the file or beside it, and
+ * what can be built on inputs of ones is built, or refused, without more memory than a build may take. */
 #include "formats_fuzz.h"
 #define ONNX_IMPLEMENTATION
 #include "../../examples/formats/onnx.h"
 
-/* Reads every initialiser of the graph. */
+static char onnx_fuzz_folder[64];
+
+static void onnx_fuzz_remove(void) {
+    static const char *const files[] = { "/model.onnx", "/weights.bin", "" };
+    char path[96];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s%s", onnx_fuzz_folder, files[i]);
+        remove(path);
+    }
+}
+
+static void onnx_fuzz_write(const char *path, const uint8_t *data, size_t size) {
+    FILE *f = fopen(path, "wb");
+    FUZZ_CHECK(f && fwrite(data, 1, size, f) == size && fclose(f) == 0);
+}
+
+/* The model as a file of a folder of its own, where there are 64 bytes of external data. */
+static void onnx_fuzz_file(const uint8_t *data, size_t size, char path[96]) {
+    uint8_t weights[64];
+    if (!onnx_fuzz_folder[0]) {
+        strcpy(onnx_fuzz_folder, "/tmp/onnx-fuzz-XXXXXX");
+        FUZZ_CHECK(mkdtemp(onnx_fuzz_folder));
+        atexit(onnx_fuzz_remove);
+        for (size_t i = 0; i < sizeof weights; i++) weights[i] = (uint8_t)(i * 3);
+        snprintf(path, 96, "%s/weights.bin", onnx_fuzz_folder);
+        onnx_fuzz_write(path, weights, sizeof weights);
+    }
+    snprintf(path, 96, "%s/model.onnx", onnx_fuzz_folder);
+    onnx_fuzz_write(path, data, size);
+}
+
+/* Reads every initialiser of the graph, where it lies beside the model too. */
 static void onnx_fuzz_tensors(onnx *m) {
-    char error[ONNX_ERROR];
+    char error[ONNX_ERROR] = "";
+    onnx__walk w = { .model = m, .begin = m->map.data, .path = m->path, .error = error };
     onnx_field f;
     onnx_tensor t;
     for (onnx_span s = m->graph; onnx_find(&s, 5, &f);) {
         FUZZ_CHECK(onnx_parse_tensor(f.bytes, &t, error) || error[0]);
+        FUZZ_CHECK(onnx__describe_tensor(&w, f.bytes, &t)); /* it was checked when the model was opened */
         if (t.bytes > 1 << 20 || !onnx_type_dtype(t.type)) continue;
         void *out = malloc(t.bytes + 1);
         FUZZ_CHECK(out && (onnx_decode(&t, out, error) || error[0]));
@@ -40,8 +73,8 @@ static void onnx_fuzz_build(onnx *m, gn_ctx *g) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    char error[ONNX_ERROR], path[64];
-    int fd = formats_file(data, size, path);
+    char error[ONNX_ERROR], path[96];
+    onnx_fuzz_file(data, size, path);
     onnx *m = onnx_open(path, error);
     FUZZ_CHECK(m || error[0]);
     if (m) {
@@ -51,7 +84,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         gn_close(g);
     }
     onnx_close(m);
-    close(fd);
     return 0;
 }
 

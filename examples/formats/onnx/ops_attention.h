@@ -1,4 +1,5 @@
-/* ops_attention.h - a part of onnx.h: attention with its caches and masks, rotary embedding, linear attention. */
+/* ops_attention.h - a part of onnx.h: attention with its caches and masks or with subgraphs that change its scores,
+   rotary embedding, linear attention. */
 #ifndef ONNX_OPS_ATTENTION_H
 #define ONNX_OPS_ATTENTION_H
 
@@ -112,6 +113,55 @@ static void ox_attention(onnx__call *c) {
     if (ox_wants(c, 1)) ox_out_like(c, 1, a.k, 1);
     if (ox_wants(c, 2)) ox_out_like(c, 2, a.v, 2);
     if (ox_wants(c, 3)) ox_out_like(c, 3, ox_cast(stages[mode < 0 || mode > 3 ? 0 : mode], d), 0);
+}
+
+/* The subgraph `name` of the node, which makes a tensor like `t` of it; t itself where there is none. */
+static gn_tensor ox_changed(onnx__call *c, const char *name, gn_tensor t) {
+    if (c->failed || !ox_has_attribute(c, name)) return t;
+    gn_shape s = onnx__shape(t), made;
+    onnx__value *in = onnx__tensor_value(c->s, t, c->g == c->s->fold, onnx__type_of(onnx__dtype(t)));
+    onnx_span graph = ox_graph(c, name);
+    int n = 0;
+    onnx__value **out = c->failed ? NULL : onnx__subgraph(c, graph, &in, 1, &n);
+    if (!out) return t;
+    made = n == 1 && out[0]->kind == ONNX__ONE ? out[0]->shape : GN_SCALAR;
+    bool same = made.rank == s.rank && out[0]->type == in->type;
+    for (int i = 0; same && i < s.rank; i++) same = made.dims[i] == s.dims[i];
+    if (!same) {
+        onnx__no(c, "'%s' has %d results, or one of another type or shape than what it is given", name, n);
+        return t;
+    }
+    gn_tensor y = onnx__tensor_in(c->s, out[0], c->g);
+    c->failed |= !y.ctx;
+    return y.ctx ? y : t;
+}
+
+/* Attention whose scores, and then probabilities, go through subgraphs of the node. */
+static void ox_flex_attention(onnx__call *c) {
+    gn_tensor q = ox_in(c, 0), k = ox_in(c, 1), v = ox_in(c, 2);
+    gn_dtype d = ox_dtype(c, 0), wide = d == GN_F64 ? GN_F64 : GN_F32;
+    if (ox_has_attribute(c, "softmax_precision"))
+        wide = onnx_type_dtype((int)ox_int(c, "softmax_precision", ONNX_FLOAT));
+    if (!c->failed && (!ox_is_float(d) || !ox_is_float(wide))) onnx__no(c, "scores that are no floats");
+    for (int i = 0; i < 3 && !c->failed; i++)
+        if (ox_in_shape(c, i).rank != 4) onnx__no(c, "input %d has rank %d, not 4", i, ox_in_shape(c, i).rank);
+    if (c->failed) return;
+    int64_t heads = ox_dim(q, 1), kv = ox_dim(k, 1);
+    if (kv < 1 || heads % kv) {
+        onnx__no(c, "%" PRId64 " heads over %" PRId64, heads, kv);
+        return;
+    }
+    double scale = ox_float(c, "scale", 0);
+    if (!ox_has_attribute(c, "scale")) scale = 1 / sqrt((double)ox_dim(q, 3));
+    double root = (double)sqrtf((float)fabs(scale)); /* each of q and k takes the root of it */
+    if (heads != kv) {
+        k = gn_repeat(k, heads / kv, 1);
+        v = gn_repeat(v, heads / kv, 1);
+    }
+    gn_tensor scores = gn_matmul(gn_mul_c(q, scale < 0 ? -root : root), gn_transpose(gn_mul_c(k, root), 2, 3));
+    scores = ox_changed(c, "score_mod", ox_cast(scores, wide));
+    gn_tensor shares = ox_changed(c, "prob_mod", gn_softmax(scores, 3));
+    ox_out_like(c, 0, ox_cast(gn_matmul(shares, ox_cast(v, wide)), ox_dtype(c, 2)), 2);
 }
 
 /* Pairs of elements turned by cosines and sines that are given, by position or for each token. */

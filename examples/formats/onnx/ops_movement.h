@@ -225,23 +225,14 @@ static void ox_gather_nd(onnx__call *c) {
 
 /* ---- scatters ---- */
 
-static gn_tensor ox_minus(gn_tensor t) { return gn_neg(t); }
-
-/* src set or combined into a at index, by ONNX's names of reductions. Products are set one after the other. */
+/* src set or combined into a at index, by ONNX's names of reductions. */
 static gn_tensor ox_scatter_by(onnx__call *c, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
     if (ox_text_is(c, "reduction", "none", "none")) return gn_scatter(a, axis, index, src);
     if (ox_text_is(c, "reduction", "add", "")) return gn_scatter_add(a, axis, index, src);
     if (ox_text_is(c, "reduction", "max", "")) return gn_scatter_max(a, axis, index, src);
-    if (ox_text_is(c, "reduction", "min", "")) return ox_minus(gn_scatter_max(ox_minus(a), axis, index, ox_minus(src)));
-    if (!ox_text_is(c, "reduction", "mul", "")) {
-        onnx__no(c, "this reduction is not known");
-        return a;
-    }
-    int64_t n = ox_dim(index, axis);
-    for (int64_t i = 0; i < n; i++) { /* within one place of the axis no index is equal to another */
-        gn_tensor at = gn_slice(index, axis, i, i + 1, 1), by = gn_slice(src, axis, i, i + 1, 1);
-        a = gn_scatter(a, axis, at, gn_mul(gn_gather(a, axis, at), by));
-    }
+    if (ox_text_is(c, "reduction", "min", "")) return gn_scatter_min(a, axis, index, src);
+    if (ox_text_is(c, "reduction", "mul", "")) return gn_scatter_mul(a, axis, index, src);
+    onnx__no(c, "this reduction is not known");
     return a;
 }
 

@@ -140,6 +140,8 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("Upsample", 7, 0, ox_resize_op),
     ONNX__OP("ai.onnx.ml:ArrayFeatureExtractor", 1, 0, ox_array_feature),
     ONNX__OP("ai.onnx.ml:Binarizer", 1, 0, ox_binarizer),
+    ONNX__OP("ai.onnx.ml:TreeEnsemble", 5, 0, ox_tree_ensemble),
+    ONNX__OP("ai.onnx.preview:FlexAttention", 1, 0, ox_flex_attention),
     ONNX__OP("ai.onnx.preview.training:Adagrad", 1, 0, ox_optimise),
     ONNX__OP("ai.onnx.preview.training:Adam", 1, 0, ox_optimise),
     ONNX__OP("ai.onnx.preview.training:Momentum", 1, 0, ox_optimise),
