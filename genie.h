@@ -4090,6 +4090,24 @@ static const gn_driver_i *gn__driver;
 #define GN__X86 0
 #endif
 #define GN__TARGET_BASE
+/* AMX: eight tiles of 16 rows of 64 bytes, and sums of products of two of them. */
+#if GN__X86 && defined(__linux__) && defined(__has_include)
+#if __has_include(<amxtileintrin.h>) /* an assembler that knows them */
+#define GN__AMX 1
+#define GN__TILES_ARE_THERE gn__amx_is_there()
+#define GN__TILES_SET(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
+#define GN__TILES_RELEASE() __asm__ volatile("tilerelease")
+#define GN__TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
+#define GN__TILE_LOAD(t, p, row) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"(row) : "memory")
+#define GN__TILE_STORE(t, p, row) __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"(row) : "memory")
+#define GN__TILE_MADD(name, sum, a, b) __asm__ volatile(#name " %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::)
+#endif
+#endif
+#ifndef GN__AMX
+#define GN__AMX 0
+#elif defined(GENIE_AMX_IN_SOFTWARE) /* a switch for tests */
+#include "tests/amx_tiles.h"
+#endif
 
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to
  * compile in seconds. */
@@ -4141,6 +4159,34 @@ GN__TARGET_AVX512 static bool gn__pairs_are_in_order(void) {
 #endif
 
 GN__COLD_BEGIN
+#if GN__AMX
+/* The processor has them, the system keeps them (bits 17 and 18 of XCR0), and lets this process use them: tiles take 8
+   KiB of a thread's state, which Linux gives to who has asked for it (feature 18). */
+static bool gn__amx_ask(void) {
+    unsigned a, b, c, d;
+    enum { ASK = 0x1023, BF16 = 1 << 22, TILE = 1 << 24, INT8 = 1 << 25, OSXSAVE = 1 << 27, STATE = 3 << 17 };
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (BF16 | TILE | INT8))) return false;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & STATE) == STATE && syscall(SYS_arch_prctl, ASK, 18) == 0;
+}
+/* Asked once; whoever asks at the same time gets the same answer. */
+GN__UNUSED static bool gn__amx_is_there(void) {
+    static gn__atomic answer;
+    if (!gn__atomic_load(&answer)) gn__atomic_store(&answer, gn__amx_ask() ? 2 : 1);
+    return gn__atomic_load(&answer) == 2;
+}
+#endif
+/* Whether products use AMX on this path; $GENIE_ISA=avx512 or lower: no. */
+static bool gn__amx_pick(gn__isa isa) {
+#if GN__AMX
+    const char *want = getenv("GENIE_ISA");
+    return isa == GN__ISA_AVX512 && !(want && strcmp(want, gn__isa_names[GN__ISA_AVX512]) == 0) && GN__TILES_ARE_THERE;
+#else
+    (void)isa;
+    return false;
+#endif
+}
 /* $GENIE_ISA=base|avx2 lowers it. */
 static gn__isa gn__isa_pick(void) {
 #if GN__X86
@@ -4181,6 +4227,7 @@ typedef struct gn__pool {
     uint32_t n_threads; /* without the caller */
     uint32_t asleep;
     gn__isa isa;                 /* what kernels that run here are compiled for */
+    bool amx;                    /* products of bf16 and of bytes are made of tiles */
     const struct gn__blas *blas; /* NULL: our own matmul */
     const gn_flag *cancel; /* once it is set, no further range begins: what was to be computed is not; NULL: never */
     gn__atomic round, busy, quit; /* rounds begun; threads inside the current one */
@@ -4292,6 +4339,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     gn__cond_init(&p->wake);
     gn__cond_init(&p->done);
     p->isa = gn__isa_pick();
+    p->amx = gn__amx_pick(p->isa);
     p->core = -1;
     if (threads <= 1) return true;
     p->threads = (gn__thread *)gn_alloc((threads - 1) * sizeof *p->threads);
@@ -4302,6 +4350,8 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     while (p->n_threads < threads - 1 && gn__thread_start(&p->threads[p->n_threads], gn__pool_main, p)) p->n_threads++;
     return true;
 }
+/* Its part of an executor's identity. */
+static const char *gn__pool_path(const gn__pool *p) { return p->amx ? "amx" : gn__isa_names[p->isa]; }
 GN__COLD_END
 
 /* Lets the others take part; false: they sleep, and what there is to do is not worth waking them. */
@@ -10057,7 +10107,7 @@ typedef void (*gn__micro)(const void *a, int64_t am, int64_t ak, const void *b, 
 /* Tiles of a product. The elements of packed sides and of C have one size; for the pairs of 16-bit integers those of
    sides are two terms each, the first in the lower half. */
 typedef struct gn__tiles {
-    int mr, nr; /* mr at most GN__GEMM_MR */
+    int mr, nr; /* mr at most GN__GEMM_MR, of AMX GN__AMX_SIDE */
     /* C tile (mr x nr, row stride ldc) = or += A (mr x k, strides am and ak) * packed B (k x nr); of floats GN__RUN
        terms one after the other, then these sums */
     gn__micro micro;
@@ -10608,6 +10658,93 @@ static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
 #if GN__X86
 static const gn__tiles gn__tiles_vnni = { GN__TILES(gn__micro_pairs_vnni, 16, 7, 2) };
 #endif
+
+/* ---- products by AMX: of four tiles of C, two times two. A packed element is as many terms as have four bytes; both
+   sides are filled with 0 to whole steps, and A lies row by row ---- */
+
+#if GN__AMX
+enum { GN__AMX_SIDE = 32, GN__AMX_DEEP = 16 /* packed elements of a step */ };
+/* Tiles are set before and released after the micro tiles of a block: a thread that sleeps or is moved holds none. */
+static void gn__amx_hold(bool on) {
+    static const struct {
+        uint8_t palette, start, zero[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } config = { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
+    if (on) GN__TILES_SET(config);
+    else GN__TILES_RELEASE();
+}
+#define GN__DEFINE_MICRO_AMX(name)                                                                              \
+    static void gn__micro_##name(const void *pa, int64_t am, int64_t ak, const void *pb, void *pc, int64_t ldc, \
+                                 int64_t k, bool add) {                                                         \
+        const uint32_t *a = (const uint32_t *)pa, *b = (const uint32_t *)pb;                                    \
+        uint32_t *c = (uint32_t *)pc, *low = c + 16 * ldc;                                                      \
+        const int64_t row = 4 * am, line = 4 * ldc, wide = 4 * GN__AMX_SIDE;                                    \
+        if (add) {                                                                                              \
+            GN__TILE_LOAD(0, c, line);                                                                          \
+            GN__TILE_LOAD(1, c + 16, line);                                                                     \
+            GN__TILE_LOAD(2, low, line);                                                                        \
+            GN__TILE_LOAD(3, low + 16, line);                                                                   \
+        } else {                                                                                                \
+            GN__TILE_ZERO(0);                                                                                   \
+            GN__TILE_ZERO(1);                                                                                   \
+            GN__TILE_ZERO(2);                                                                                   \
+            GN__TILE_ZERO(3);                                                                                   \
+        }                                                                                                       \
+        for (; k > 0; k -= GN__AMX_DEEP, a += GN__AMX_DEEP, b += GN__AMX_DEEP * GN__AMX_SIDE) {                 \
+            GN__TILE_LOAD(4, b, wide);                                                                          \
+            GN__TILE_LOAD(6, a, row);                                                                           \
+            GN__TILE_MADD(name, 0, 6, 4);                                                                       \
+            GN__TILE_LOAD(5, b + 16, wide);                                                                     \
+            GN__TILE_MADD(name, 1, 6, 5);                                                                       \
+            GN__TILE_LOAD(7, a + 16 * am, row);                                                                 \
+            GN__TILE_MADD(name, 2, 7, 4);                                                                       \
+            GN__TILE_MADD(name, 3, 7, 5);                                                                       \
+        }                                                                                                       \
+        GN__TILE_STORE(0, c, line);                                                                             \
+        GN__TILE_STORE(1, c + 16, line);                                                                        \
+        GN__TILE_STORE(2, low, line);                                                                           \
+        GN__TILE_STORE(3, low + 16, line);                                                                      \
+        (void)ak;                                                                                               \
+    }
+GN__DEFINE_MICRO_AMX(tdpbf16ps)
+GN__DEFINE_MICRO_AMX(tdpbssd)
+GN__DEFINE_MICRO_AMX(tdpbuud)
+
+/* What tdpbf16ps adds, in f32, where it would take numbers below the normal range for 0: of 32 terms the even and the
+   odd ones apart, in order, then both, then to C. */
+GN__TARGET_AVX512 static void gn__micro_bf16_apart(const void *pa, int64_t am, int64_t ak, const void *pb, void *pc,
+                                                   int64_t ldc, int64_t k, bool add) {
+    typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
+    typedef uint32_t bits __attribute__((vector_size(64), aligned(4), may_alias));
+    for (int i = 0; i < GN__AMX_SIDE; i += 4)
+        for (int64_t at = 0; at < 2 * k; at += GN__AMX_DEEP) {
+            int64_t l = at % k, v = at < k ? 0 : 16;
+            const uint32_t *a = (const uint32_t *)pa + i * am + l, *b = (const uint32_t *)pb + l * GN__AMX_SIDE + v;
+            float *c = (float *)pc + i * ldc + v;
+            vec even[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, odd[4] = { { 0 }, { 0 }, { 0 }, { 0 } };
+            for (int t = 0; t < GN__AMX_DEEP; t++, b += GN__AMX_SIDE) GN__UNROLL for (int r = 0; r < 4; r++) {
+                    bits w = *(const bits *)b, x = (bits){ 0 } + a[r * am + t];
+                    __asm__("vfmadd231ps %1, %2, %0" : "+v"(even[r]) : "v"(x << 16), "v"(w << 16));
+                    __asm__("vfmadd231ps %1, %2, %0" : "+v"(odd[r]) : "v"(x & 0xffff0000u), "v"(w & 0xffff0000u));
+                }
+            for (int r = 0; r < 4; r++, c += ldc) {
+                even[r] += odd[r];
+                if (add || l > 0) even[r] += *(const vec *)c;
+                *(vec *)c = even[r];
+            }
+        }
+    (void)ak;
+}
+enum { GN__AMX_BF16, GN__AMX_APART, GN__AMX_I8, GN__AMX_U8 };
+static const gn__tiles gn__tiles_amx[] = { { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_tdpbf16ps },
+                                           { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_bf16_apart },
+                                           { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_tdpbssd },
+                                           { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_tdpbuud } };
+#else
+enum { GN__AMX_DEEP = 1 };
+#endif
+
 /* Tiles of pairs of 16-bit integers; no micro: none on this path. */
 static const gn__tiles *gn__pair_tiles(const gn__kernels *k) {
 #if GN__X86
@@ -12764,7 +12901,8 @@ typedef struct gn__gemm_job {
     int64_t chunk;           /* rows of a task that a thread takes at once: a multiple of mr, at most GN__GEMM_MC */
     int64_t room;            /* bytes of packed B */
     bool direct;             /* sums lie in C */
-    bool pairs;              /* a packed element is two terms */
+    int64_t deep;            /* terms of a packed element */
+    bool by_rows;            /* rows are packed one behind the other: AMX reads them so */
     bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
     bool local;              /* rows are packed where they are used: there are columns for one task, or they lie so */
     bool lies;               /* rows are read as they lie, but for the last that are fewer than a tile's */
@@ -12796,6 +12934,20 @@ GN__TARGET_PAIRS static void gn__pair_up(uint32_t *to, const uint16_t *first, co
         for (int64_t i = 0; i < n; i++) to[i] = low[i * stride] | (uint32_t)high[i * stride] << 16;
 }
 
+/* n elements of up to four bytes, which lie `down` apart; the first is the lowest. */
+GN__TARGET_PAIRS static void gn__quads_across(uint32_t *to, const uint8_t *x, int64_t stride, int64_t down, int64_t n,
+                                              int64_t have) {
+    const uint8_t *y = x + down, *z = y + down, *w = z + down;
+    if (have == 4 && stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = x[i] | (uint32_t)y[i] << 8 | (uint32_t)z[i] << 16 | (uint32_t)w[i] << 24;
+    else
+        for (int64_t i = 0; i < n; i++) {
+            to[i] = 0;
+            for (int64_t r = 0; r < have; r++) to[i] |= (uint32_t)x[i * stride + r * down] << 8 * r;
+        }
+}
+
 /* The least magnitude of n numbers other than 0, in units of the least one, less 1; 0xffff: there is none. */
 GN__TARGET_PAIRS static uint16_t gn__least_bf16(uint16_t least, const uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
@@ -12808,17 +12960,24 @@ GN__TARGET_PAIRS static uint16_t gn__least_bf16(uint16_t least, const uint16_t *
 #pragma GCC pop_options
 #endif
 
-/* n packed elements of a side from p on; `pairs`: of `terms`, which may be one fewer than 2 n. */
-static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t stride, int64_t n, bool pairs,
+/* n packed elements of a side from p on, each of `deep` terms; of these there are `terms`, then zeros: with two of them
+   in an element not of bf16, one at most. */
+static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t stride, int64_t n, int64_t deep,
                           int64_t terms) {
     uint8_t compute = gn__dtypes[g->dtype].compute;
     gn_dtype narrow = g->dtype == GN_BF16 ? GN_U16 : g->dtype;
-    if (pairs && gn__bytes_of(narrow) == 2) {
+    if (deep == 4) {
+        char *one = (char *)to;
+        if (stride == 1) memcpy(one, p, (size_t)terms);
+        for (int64_t i = 0; i < terms && stride != 1; i++) one[i] = p[i * stride];
+        memset(one + terms, 0, (size_t)(4 * n - terms));
+    } else if (deep == 2 && gn__bytes_of(narrow) == 2) {
         const uint16_t *from = (const uint16_t *)(const void *)p, zero = 0;
+        uint32_t *end = (uint32_t *)to + terms / 2;
         gn__pair_up((uint32_t *)to, from, from + stride, 2 * stride, terms / 2, g->dtype == GN_BF16);
-        if (terms & 1)
-            gn__pair_up((uint32_t *)to + n - 1, from + (terms - 1) * stride, &zero, 1, 1, g->dtype == GN_BF16);
-    } else if (pairs) {
+        if (terms & 1) gn__pair_up(end++, from + (terms - 1) * stride, &zero, 1, 1, g->dtype == GN_BF16);
+        memset(end, 0, (size_t)((uint32_t *)to + n - end) * sizeof *end);
+    } else if (deep == 2) {
         int32_t w[2 * GN__WIDEN];
         for (int64_t i = 0, m; i < n; i += m) {
             m = GN__MIN(n - i, (int64_t)GN__WIDEN);
@@ -12832,8 +12991,8 @@ static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t st
     else gn__load_i32((int32_t *)to, g->dtype == GN_U32 ? GN_I32 : g->dtype, p, stride, n);
 }
 
-static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
-    return !pairs && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
+static bool gn__pack_direct(const gn__gemm *g, int64_t deep) {
+    return deep == 1 && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
 }
 
 #if GN__VECTORS
@@ -12857,33 +13016,45 @@ static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
 
 /* One panel of mr rows of A from `row`, zero-padded, k packed elements deep from `at`: k by mr. */
 GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
-                                    int mr, bool pairs) {
+                                    int mr, int64_t deep) {
     double line[GN__GEMM_MR][GN__GEMM_KC];
     const void *from[GN__GEMM_MR];
-    bool direct = gn__pack_direct(g, pairs) && g->ak == 1;
-    int64_t deep = pairs ? 2 : 1;
+    bool direct = gn__pack_direct(g, deep) && g->ak == 1;
     for (int i = 0; i < GN__GEMM_MR; i++) {
         const char *p = i < mr && i < rows ? gn__gemm_a(g, row + i, at * deep) : NULL;
         from[i] = p && direct ? (const void *)p : i < mr ? line[i] : from[0];
         if (!p && i < mr) memset(line[i], 0, (size_t)k * (g->dtype == GN_F64 ? 8 : 4));
-        else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, pairs, GN__MIN(g->k - at * deep, k * deep));
+        else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, deep, GN__MIN(g->k - at * deep, k * deep));
     }
     if (g->dtype == GN_F64) GN__PACK_TURN(64);
     else GN__PACK_TURN(32);
 }
 
+/* The same of a job, which may want the rows one behind the other. */
+static void gn__pack_panel(const gn__gemm_job *j, char *out, int64_t row, int64_t rows, int64_t at, int64_t k) {
+    const gn__gemm *g = j->g;
+    if (!j->by_rows) {
+        gn__pack_a(out, g, row, rows, at, k, j->tiles->mr, j->deep);
+        return;
+    }
+    for (int i = 0; i < j->tiles->mr; i++, out += 4 * k)
+        if (i < rows)
+            gn__pack_line(out, g, gn__gemm_a(g, row + i, at * j->deep), g->ak, k, j->deep,
+                          GN__MIN(g->k - at * j->deep, k * j->deep));
+        else memset(out, 0, (size_t)(4 * k));
+}
+
 /* Columns of B that lie in a row: lines of a cache are turned at a time. */
 static void gn__pack_turned(char *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr,
-                            bool pairs) {
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4, deep = pairs ? 2 : 1,
-            side = GN__TURN_BYTES / size;
+                            int64_t deep) {
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4, side = GN__TURN_BYTES / size;
     char lines[GN__TURN_BYTES * GN__GEMM_KC];
-    bool direct = gn__pack_direct(g, pairs);
+    bool direct = gn__pack_direct(g, deep);
     for (int64_t i = 0, n; i < cols; i += n) {
         const char *from = g->b + (at * deep * g->bk + (col + i) * g->bn) * bytes;
         n = GN__MIN(GN__MIN(cols - i, side), nr - i % nr);
         for (int64_t l = 0; l < n && !direct; l++)
-            gn__pack_line(lines + l * k * size, g, from + l * g->bn * bytes, g->bk, k, pairs,
+            gn__pack_line(lines + l * k * size, g, from + l * g->bn * bytes, g->bk, k, deep,
                           GN__MIN(g->k - at * deep, k * deep));
         gn__plane p = { .to = out + (i / nr * nr * k + i % nr) * size,
                         .from = direct ? from : lines,
@@ -12911,45 +13082,49 @@ static void gn__pack_lying(char *out, const gn__gemm *g, int64_t col, int64_t co
     }
 }
 
+/* A row of packed elements of n columns, each of `have` of its `deep` terms, in rows that lie g->bk apart. */
+static void gn__pack_across(uint32_t *to, const gn__gemm *g, const char *p, int64_t n, int64_t deep, int64_t have) {
+    uint32_t second[GN__GEMM_NC + 64];
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
+    if (have <= 0) memset(to, 0, (size_t)n * sizeof *to);
+    else if (deep == 4) gn__quads_across(to, (const uint8_t *)p, g->bn, g->bk, n, GN__MIN(have, 4));
+    else if (deep == 2 && bytes == 2) {
+        const uint16_t *first = (const uint16_t *)(const void *)p;
+        gn__pair_up(to, first, have > 1 ? first + g->bk : first, g->bn, n, g->dtype == GN_BF16);
+        for (int64_t i = 0; i < n && have < 2; i++) to[i] &= g->dtype == GN_BF16 ? 0xffff0000u : 0xffffu;
+    } else gn__pack_line(to, g, p, g->bn, n, 1, n);
+    if (have <= 0 || deep != 2 || bytes != 1) return;
+    memset(second, 0, (size_t)n * sizeof *second);
+    if (have > 1) gn__pack_line(second, g, p + g->bk, g->bn, n, 1, n);
+    for (int64_t i = 0; i < n; i++) to[i] = (to[i] & 0xffff) | second[i] << 16;
+}
+
 /* k x cols of B, in packed elements, from (at, col): panels of nr columns, k by nr, zero-padded. */
 GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
-                                    int nr, bool pairs) {
+                                    int nr, int64_t deep) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr,
             size = g->dtype == GN_F64 ? 8 : 4;
     double line[GN__GEMM_NC + 64];
-    uint32_t second[GN__GEMM_NC + 64];
     if (g->win) {
         gn__windows_pack(out, g->win, col, cols, at, k, nr);
         return;
     }
     if (g->bk == 1 && g->bn != 1) {
-        gn__pack_turned((char *)out, g, col, cols, at, k, nr, pairs);
+        gn__pack_turned((char *)out, g, col, cols, at, k, nr, deep);
         return;
     }
-    if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) {
+    if (gn__pack_direct(g, deep) && g->bn == 1 && padded == cols) {
         gn__pack_lying((char *)out, g, col, cols, at, k, nr);
         return;
     }
     memset(line, 0, (size_t)(padded * size));
     for (int64_t l = 0; l < k; l++) {
-        const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
-        bool both = 2 * (at + l) + 1 < g->k;
-        uintptr_t ahead = (uintptr_t)p + (uintptr_t)(GN__GEMM_AHEAD * (pairs ? 2 : 1) * g->bk * bytes);
+        int64_t term = (at + l) * deep, have = deep > 1 ? g->k - term : 1;
+        const char *p = g->b + ((have > 0 ? term : 0) * g->bk + col * g->bn) * bytes;
+        uintptr_t ahead = (uintptr_t)p + (uintptr_t)(GN__GEMM_AHEAD * deep * g->bk * bytes);
         for (int64_t i = 0; i < cols * bytes && g->bn == 1; i += 64)
             __builtin_prefetch((const void *)(ahead + (uintptr_t)i), 0, 2);
-        if (pairs && bytes == 2) {
-            const uint16_t *first = (const uint16_t *)(const void *)p;
-            gn__pair_up((uint32_t *)(void *)line, first, both ? first + g->bk : first, g->bn, cols,
-                        g->dtype == GN_BF16);
-            for (int64_t i = 0; i < cols && !both; i++)
-                ((uint32_t *)(void *)line)[i] &= g->dtype == GN_BF16 ? 0xffff0000u : 0xffffu;
-        } else gn__pack_line(line, g, p, g->bn, cols, false, cols);
-        if (pairs && bytes == 1) {
-            memset(second, 0, (size_t)cols * sizeof *second);
-            if (both) gn__pack_line(second, g, p + g->bk, g->bn, cols, false, cols);
-            for (int64_t i = 0; i < cols; i++)
-                ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
-        }
+        gn__pack_across((uint32_t *)(void *)line, g, p, cols, deep, have);
         gn__pack_row((char *)out + l * nr * size, (const char *)line, padded / nr, nr * size, k);
     }
 }
@@ -12961,7 +13136,7 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
     for (int64_t p = begin * mr; p < end * mr; p += mr)
         for (int64_t at = 0; at < j->k && !gn__pool_stops(j->g->pool); at += j->kc) {
             int64_t k = GN__MIN(j->k - at, j->kc);
-            gn__pack_a(j->a + (padded * at + p * k) * j->size, j->g, j->row + p, j->rows - p, at, k, mr, j->pairs);
+            gn__pack_panel(j, j->a + (padded * at + p * k) * j->size, j->row + p, j->rows - p, at, k);
         }
 }
 
@@ -12978,7 +13153,7 @@ GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, void *sums, int64_t r
     for (int64_t i = 0, m; g->bias && i < n; i += m) {
         const char *p = g->bias->p + (col + i) * g->bias->strides[0] * bytes;
         m = GN__MIN(n - i, (int64_t)GN__GEMM_NC);
-        gn__pack_line(room, g, p, g->bias->strides[0], m, false, m);
+        gn__pack_line(room, g, p, g->bias->strides[0], m, 1, m);
         if (compute == GN__F32)
             for (int64_t l = 0; l < m; l++) ((float *)sums)[i + l] += ((float *)(void *)room)[l];
         else if (compute == GN__F64)
@@ -13001,6 +13176,15 @@ static int64_t gn__gemm_lows(const gn__gemm_job *j, int64_t rows) {
     return 0;
 }
 
+/* Around micro tiles. */
+static void gn__tiles_hold(const gn__gemm_job *j, bool on) {
+#if GN__AMX
+    if (j->by_rows) gn__amx_hold(on);
+#else
+    (void)j, (void)on;
+#endif
+}
+
 /* Micro tiles of rows, packed at `a` or as they lie there; those that stick out go through `edge`, those of the last
    rows which are fewer than a tile's, if no others are packed, from `rest`. */
 static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *rest, const char *b, char *c, int64_t ldc,
@@ -13008,6 +13192,7 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
     const gn__tiles *tiles = j->tiles;
     int64_t nr = tiles->nr, size = j->size, row = j->lies ? j->g->am : k, lows = gn__gemm_lows(j, rows), mr;
     bool thins = tiles == &j->kernels->f32 && j->kernels->thin;
+    gn__tiles_hold(j, true);
     for (int64_t p = 0; p < rows; p += mr) {
         bool low = p >= rows - lows;
         mr = low ? GN__GEMM_LOW : tiles->mr;
@@ -13017,7 +13202,10 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
             bool thin = thins && !low && cols - q <= nr / 2;
             gn__micro micro = low ? j->kernels->low : thin ? j->kernels->thin : tiles->micro;
             char *to = c + (p * ldc + q) * size;
-            int64_t am = lies ? row : 1, ak = lies ? 1 : mr, high = GN__MIN(mr, rows - p), wide = GN__MIN(nr, cols - q);
+            int64_t am = lies         ? row
+                         : j->by_rows ? k
+                                      : 1,
+                    ak = lies || j->by_rows ? 1 : mr, high = GN__MIN(mr, rows - p), wide = GN__MIN(nr, cols - q);
             if (high == mr && wide == (thin ? nr / 2 : nr)) {
                 micro(from, am, ak, b + q * k * size, to, ldc, k, add);
                 continue;
@@ -13028,6 +13216,7 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
             for (int64_t i = 0; i < high; i++) memcpy(to + i * ldc * size, edge + i * nr * size, (size_t)(wide * size));
         }
     }
+    gn__tiles_hold(j, false);
 }
 
 /* Sums over at most GN__GEMM_DEEP terms are added to those before them, f32 in f64 and f64 in two parts, and at the end
@@ -13120,8 +13309,8 @@ static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, ch
 /* The rows [q, q + rows) of a part: sums over the terms whose B is packed. */
 static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t q, int64_t rows) {
     const gn__gemm *g = j->g;
-    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc, at = t->at,
-            end = t->end, kept = gn__gemm_waits(j) ? q : 0, high = (j->rows + mr - 1) / mr * mr,
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = GN__GEMM_DEEP / j->deep,
+            at = t->at, end = t->end, kept = gn__gemm_waits(j) ? q : 0, high = (j->rows + mr - 1) / mr * mr,
             wide = (t->cols + nr - 1) / nr * nr, lies = j->lies ? gn__gemm_lows(j, rows) ? rows : rows / mr * mr : 0;
     bool stored = end == j->k && (!j->direct || g->bias || g->win || g->k == 0),
          whole = !j->direct && !g->bias && !g->win && g->k > 0 && t->cols == g->n; /* its rows are stored as one */
@@ -13133,8 +13322,7 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
                         : j->local ? t->own
                                    : j->a + (high * l + row * k) * size;
         for (int64_t i = lies; i < rows && j->local; i += mr)
-            gn__pack_a(j->lies ? t->own : t->own + i * k * size, g, j->row + row + i, rows - i, l, k, (int)mr,
-                       j->pairs);
+            gn__pack_panel(j, j->lies ? t->own : t->own + i * k * size, j->row + row + i, rows - i, l, k);
         gn__gemm_block(j, a, t->own, t->b + wide * (l - at) * size, c, ldc, rows, t->cols, k,
                        j->joins ? l % deep > 0 : l > 0, t->edge);
         if (j->joins && ((l + k) % deep == 0 || l + k == j->k))
@@ -13166,7 +13354,7 @@ static void gn__gemm_task(const gn__gemm_job *j, gn__gemm_share *s) {
         t->end = GN__MIN(t->at + GN__GEMM_SPAN * j->kc, j->k);
         for (int64_t l = t->at, k; l < t->end; l += k) {
             k = GN__MIN(t->end - l, j->kc);
-            gn__pack_b(t->b + wide * (l - t->at) * j->size, j->g, t->col, t->cols, l, k, (int)nr, j->pairs);
+            gn__pack_b(t->b + wide * (l - t->at) * j->size, j->g, t->col, t->cols, l, k, (int)nr, j->deep);
         }
         gn__atomic_store(&s->next, 0);
         if (t->end == j->k) gn__atomic_store(&s->state, GN__SHARE_OPEN);
@@ -13235,32 +13423,80 @@ static int gn__least_exponent(const gn__gemm *g, const char *p, int64_t rows, in
 
 enum { GN__PAIRS_TERMS = 1 << 15 }; /* products of a product that packing pairs pays for */
 
-/* Whether sums of pairs have the bits that f32 gives: their instruction takes numbers below the normal range for 0. All
-   sums are multiples of what the product of the least two is a multiple of: when that is normal, so are they. */
-static bool gn__sums_bf16_pairs(const gn__gemm *g, const gn__kernels *k) {
-    if (g->dtype != GN_BF16 || g->lead || g->win || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs)) return false;
-    if ((double)g->m * (double)g->n * (double)g->k < GN__PAIRS_TERMS) return false;
-    int a = gn__least_exponent(g, g->a, g->m, g->k, g->am, g->ak), b = 0;
+/* Whether all sums of products are in the normal range: they are multiples of what the product of the least two is a
+   multiple of, and when that is normal, so are they. */
+static bool gn__sums_are_normal(const gn__gemm *g) {
+    int a = g->lead ? 0 : gn__least_exponent(g, g->a, g->m, g->k, g->am, g->ak), b = 0;
     if (a) b = gn__least_exponent(g, g->b, g->k, g->n, g->bk, g->bn);
     return a && b && a + b - 2 * 127 - 2 * 7 >= -126;
 }
 
-/* What a product's tiles are. */
-static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
+/* Tiles for bf16, whose instructions take numbers below the normal range for 0; NULL: those of f32. Pairs give the bits
+   of f32, unless there are such numbers. AMX adds in another order: the shape alone says whether that is the order (of
+   an invariant pool, without the number of rows), and other tiles keep to it where there are such numbers. */
+static const gn__tiles *gn__tiles_for_bf16(const gn__gemm *g, const gn__kernels *k, bool normal) {
+#if GN__AMX
+    if (g->pool && g->pool->amx) return &gn__tiles_amx[normal ? GN__AMX_BF16 : GN__AMX_APART];
+#else
+    (void)g;
+#endif
+    return normal ? &k->bf16 : NULL;
+}
+static const gn__tiles *gn__bf16_tiles(const gn__gemm *g, const gn__kernels *k) {
+    bool amx = g->pool && g->pool->amx;
+    double rows = amx && g->pool->invariant ? 1 : (double)g->m;
+    if (g->dtype != GN_BF16 || g->win || rows * (double)g->n * (double)g->k < GN__PAIRS_TERMS) return NULL;
+    if (!amx && (g->lead || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs))) return NULL;
+    return gn__tiles_for_bf16(g, k, gn__sums_are_normal(g));
+}
+
+/* Tiles for integers of 16 bits and fewer, whose sums have the same bits on every path, and terms of a packed element;
+   no micro: they are packed as i32. */
+static const gn__tiles *gn__narrow_tiles(const gn__gemm *g, const gn__kernels *k, int64_t *out_deep) {
+    *out_deep = 2;
+#if GN__AMX
+    bool pays = (double)g->m * (double)g->n * (double)g->k >= GN__PAIRS_TERMS;
+    if (pays && g->pool && g->pool->amx && !g->win && (g->dtype == GN_I8 || g->dtype == GN_U8)) {
+        *out_deep = 4;
+        return &gn__tiles_amx[g->dtype == GN_I8 ? GN__AMX_I8 : GN__AMX_U8];
+    }
+#else
+    (void)g;
+#endif
+    return gn__pair_tiles(k);
+}
+
+static bool gn__tiles_lie_by_rows(const gn__tiles *t) {
+#if GN__AMX
+    return t >= gn__tiles_amx && t < gn__tiles_amx + GN__LENGTH(gn__tiles_amx);
+#else
+    (void)t;
+    return false;
+#endif
+}
+
+/* What a product's tiles are; bf16: those that gn__bf16_tiles gives. */
+static void gn__gemm_prepare(gn__gemm_job *j, const gn__tiles *bf16) {
     const gn__gemm *g = j->g;
     uint8_t compute = gn__dtypes[g->dtype].compute;
     bool floats = compute == GN__F32 || compute == GN__F64;
-    j->pairs = bf16 || (!floats && gn__bytes_of(g->dtype) < 4 && j->kernels->pairs.micro);
-    j->tiles = bf16                 ? &j->kernels->bf16
+    j->deep = bf16 ? 2 : 1;
+    j->tiles = bf16                 ? bf16
                : compute == GN__F32 ? &j->kernels->f32
                : compute == GN__F64 ? &j->kernels->f64
-               : j->pairs           ? gn__pair_tiles(j->kernels)
                                     : &j->kernels->i32;
+    if (!floats && gn__bytes_of(g->dtype) < 4) {
+        const gn__tiles *narrow = gn__narrow_tiles(g, j->kernels, &j->deep);
+        if (narrow->micro) j->tiles = narrow;
+        else j->deep = 1;
+    }
+    j->by_rows = gn__tiles_lie_by_rows(j->tiles);
     j->size = compute == GN__F64 ? 8 : 4;
-    j->direct = gn__pack_direct(g, j->pairs) && (!g->win || g->win->direct);
+    j->direct = gn__pack_direct(g, j->deep) && (!g->win || g->win->direct);
     j->joins = floats && g->k > GN__GEMM_DEEP;
-    j->k = j->pairs ? (g->k + 1) / 2 : g->k;
-    j->kc = bf16 ? GN__GEMM_KC / 2 : GN__GEMM_KC;
+    j->k = (g->k + j->deep - 1) / j->deep;
+    if (j->by_rows) j->k = (j->k + GN__AMX_DEEP - 1) / GN__AMX_DEEP * GN__AMX_DEEP;
+    j->kc = bf16 && !j->by_rows ? GN__GEMM_KC / 2 : GN__GEMM_KC;
     j->room = (GN__GEMM_NC + 64) * GN__MIN(j->k, GN__GEMM_SPAN * j->kc) * j->size;
 }
 
@@ -13285,7 +13521,7 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     int64_t mr = j->tiles->mr, nr = j->tiles->nr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
             threads = pool ? (int64_t)pool->n_threads + 1 : 1,
             most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr);
-    j->lies = g->win && g->ak == 1 && gn__pack_direct(g, j->pairs);
+    j->lies = g->win && g->ak == 1 && gn__pack_direct(g, j->deep);
     if (j->lies) most = g->m;
     int64_t even = (tiles_n + threads - 1) / threads * threads; /* each task lays windows out anew */
     if (g->win && tiles_n > 1 && even <= (g->n + nr - 1) / nr) tiles_n = even;
@@ -13335,7 +13571,7 @@ static bool gn__small_widens(const gn__gemm_job *j) {
     const gn__gemm *g = j->g;
     bool halves = g->dtype == GN_F16 || g->dtype == GN_BF16, left = g->ak == 1 ? g->am == g->k : g->am == 1,
          right = g->bn == 1 ? g->bk == g->n : g->bk == 1 && g->bn == g->k;
-    return halves && !j->pairs && !g->lead && !g->win && left && (g->ak == 1 || g->ak == g->m) && right &&
+    return halves && j->deep == 1 && !g->lead && !g->win && left && (g->ak == 1 || g->ak == g->m) && right &&
            g->m * g->n <= GN__SMALL_SIDES;
 }
 
@@ -13345,7 +13581,7 @@ static size_t gn__small_bytes(const gn__gemm_job *j) {
 }
 
 /* Makes j what g's shape needs. Bytes of scratch. */
-static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
+static size_t gn__small_prepare(gn__gemm_job *j, const gn__tiles *bf16) {
     const gn__gemm *g = j->g;
     gn__gemm_prepare(j, bf16);
     int64_t mr = j->tiles->mr, nr = j->tiles->nr;
@@ -13362,14 +13598,14 @@ static const void *gn__tiny_side(void *room, const gn__gemm *g, const char *p, i
                                  int64_t col) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4;
     for (int64_t i = 0; i < rows; i++)
-        gn__pack_line((char *)room + i * cols * size, g, p + i * row * bytes, col, cols, false, cols);
+        gn__pack_line((char *)room + i * cols * size, g, p + i * row * bytes, col, cols, 1, cols);
     return room;
 }
 
 static bool gn__gemm_tiny(const gn__gemm_job *j) {
     const gn__gemm *g = j->g;
     bool wide = g->dtype == GN_F64;
-    if (!j->kernels->tiny[wide] || j->tiles == &j->kernels->i32 || j->pairs || g->m < 4 || g->n < 4 || g->lead ||
+    if (!j->kernels->tiny[wide] || j->tiles == &j->kernels->i32 || j->deep > 1 || g->m < 4 || g->n < 4 || g->lead ||
         g->win || (g->m + g->n) * g->k > GN__TINY_SIDES || (g->m * g->n > GN__TINY_SIDES && !j->direct))
         return false;
     double left[GN__TINY_SIDES], right[GN__TINY_SIDES], sums[GN__TINY_SIDES];
@@ -13406,7 +13642,7 @@ static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
     wide.c = (char *)c;
     wide.bias = NULL;
     wide.dtype = GN_F32;
-    gn__small_prepare(&job, false);
+    gn__small_prepare(&job, NULL);
     gn__gemm_small(&job, scratch);
     if (!g->bias) gn__store_f32(c, g->dtype, g->c, 1, g->m * g->n);
     for (int64_t i = 0; i < g->m && g->bias; i++) gn__gemm_store(g, c + i * g->n, i, 0, g->n);
@@ -13416,8 +13652,8 @@ static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
 static bool gn__small_pairs(const gn__gemm_job *j, char *scratch) {
     const gn__gemm *g = j->g;
     int64_t mr = j->tiles->mr, nr = j->tiles->nr;
-    if (!j->pairs || g->dtype != GN_BF16 || g->ak != 1 || g->bn != 1 || g->k % 2 || g->n % nr || g->bias ||
-        j->k > j->kc || j->tile_m > j->chunk)
+    if (g->dtype != GN_BF16 || g->k != 2 * j->k || j->deep != 2 || g->ak != 1 || g->bn != 1 || g->n % nr || g->bias ||
+        g->lead || j->k > j->kc || j->tile_m > j->chunk)
         return false;
     uint32_t *b = (uint32_t *)(void *)(scratch + GN__GEMM_EDGE);
     float *c = (float *)(void *)((char *)b + j->room);
@@ -13432,9 +13668,11 @@ static bool gn__small_pairs(const gn__gemm_job *j, char *scratch) {
             const uint16_t *row = (const uint16_t *)(const void *)g->b + 2 * l * g->bk + q;
             gn__pair_up(b + q * j->k + l * nr, row, row + g->bk, 1, nr, true);
         }
+    gn__tiles_hold(j, true);
     for (int64_t i = 0; i < g->m; i += mr)
         for (int64_t q = 0; q < g->n; q += nr)
             j->tiles->micro(a + i * j->k, j->k, 1, b + q * j->k, c + i * g->n + q, g->n, j->k, false);
+    gn__tiles_hold(j, false);
     gn__store_f32(c, GN_BF16, g->c, 1, g->m * g->n);
     return true;
 }
@@ -13447,17 +13685,17 @@ static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
     }
     int64_t mr = j->tiles->mr;
     j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
-    for (int64_t p = 0; p < j->rows; p += mr)
-        gn__pack_a(j->a + p * j->k * j->size, j->g, p, j->rows - p, 0, j->k, (int)mr, j->pairs);
+    for (int64_t p = 0; p < j->rows; p += mr) gn__pack_panel(j, j->a + p * j->k * j->size, p, j->rows - p, 0, j->k);
     gn__gemm_share s = { .part = { .rows = j->rows, .cols = j->g->n } };
     gn__gemm_scratch(j, &s.part, scratch);
     gn__gemm_task(j, &s);
 }
 
 static bool gn__gemm_small_one(gn__gemm_job *j) {
-    size_t bytes = gn__small_prepare(j, false);
+    size_t bytes = gn__small_prepare(j, NULL);
     if (gn__gemm_tiny(j)) return true;
-    if (gn__sums_bf16_pairs(j->g, j->kernels)) bytes = gn__small_prepare(j, true);
+    const gn__tiles *bf16 = gn__bf16_tiles(j->g, j->kernels);
+    if (bf16) bytes = gn__small_prepare(j, bf16);
     char *raw = (char *)gn_alloc(bytes + 64);
     if (raw) gn__gemm_small(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
     gn_free(raw);
@@ -13477,8 +13715,9 @@ static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm g = *t->g;
     gn__gemm_job j = { .g = &g, .kernels = gn__kernels_of(t->pool) }, pairs = j;
     int64_t bytes = (int64_t)gn__bytes_of(g.dtype);
-    size_t room = gn__small_prepare(&j, false), other = 0;
-    if (g.dtype == GN_BF16 && j.kernels->bf16.micro) other = gn__small_prepare(&pairs, true);
+    size_t room = gn__small_prepare(&j, NULL), other = 0;
+    bool has = g.dtype == GN_BF16 && j.kernels->bf16.micro;
+    if (has) other = gn__small_prepare(&pairs, gn__tiles_for_bf16(&g, j.kernels, true));
     char *raw = (char *)gn_alloc(GN__MAX(room, other) + 64);
     if (!raw) {
         gn__atomic_store(&t->failed, 1);
@@ -13488,8 +13727,9 @@ static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
         g.a = t->a->p + gn__view_offset(t->a, t->a->rank, i) * bytes;
         g.b = t->b->p + gn__view_offset(t->b, t->b->rank, i) * bytes;
         g.c = t->c + i * g.m * g.n * bytes;
-        gn__gemm_small(gn__sums_bf16_pairs(&g, j.kernels) ? &pairs : &j,
-                       (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+        const gn__tiles *tiles = gn__bf16_tiles(&g, j.kernels);
+        if (tiles) pairs.tiles = tiles;
+        gn__gemm_small(tiles ? &pairs : &j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
     }
     gn_free(raw);
 }
@@ -13524,7 +13764,7 @@ static const char *gn__gemv_few(const gn__gemv *j, void *room, int64_t which, in
     if (j->x) return j->x + (which * j->ldx + at) * (j->wide ? 8 : 4);
     const char *from =
         j->turned ? g->b + (which * g->bn + at * g->bk) * (int64_t)gn__bytes_of(g->dtype) : gn__gemm_a(g, which, at);
-    gn__pack_line(room, g, from, j->turned ? g->bk : g->ak, n, false, n);
+    gn__pack_line(room, g, from, j->turned ? g->bk : g->ak, n, 1, n);
     return (const char *)room;
 }
 
@@ -13586,8 +13826,8 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
             const char *b = direct ? gn__gemv_row(j, col + i, at) : (const char *)room;
             terms = GN__MIN(j->g->k - at, outs == 4 ? piece : 4 * piece);
             for (int64_t l = 0; l < outs && !direct; l++)
-                gn__pack_line((char *)room + l * ldb * size, j->g, gn__gemv_row(j, col + i + l, at), j->wk, terms,
-                              false, terms);
+                gn__pack_line((char *)room + l * ldb * size, j->g, gn__gemv_row(j, col + i + l, at), j->wk, terms, 1,
+                              terms);
             for (int64_t r = 0; r < j->few; r++) {
                 const char *x = gn__gemv_few(j, few, r, at, terms);
                 gn_dtype of = direct || j->wide ? d : GN_F32;
@@ -13665,8 +13905,7 @@ static void gn__gemv_store(const gn__gemv *j, const double *total, const double 
     gn__gemm one = *j->g;
     one.n = j->n * j->few; /* as a single row */
     one.bias = NULL;
-    if (j->turned && j->g->bias)
-        gn__pack_line(bias, j->g, j->g->bias->p, j->g->bias->strides[0], j->few, false, j->few);
+    if (j->turned && j->g->bias) gn__pack_line(bias, j->g, j->g->bias->p, j->g->bias->strides[0], j->few, 1, j->few);
     for (int64_t r = 0; r < j->few; r++)
         for (int64_t i = 0; i < n; i++) {
             int64_t from = r * n + i, to = j->turned ? i * j->few + r : from;
@@ -13969,7 +14208,7 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
 #endif
     if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
     if (!gn__is_long(g->dtype)) {
-        gn__gemm_prepare(&j, gn__sums_bf16_pairs(&copy, j.kernels));
+        gn__gemm_prepare(&j, gn__bf16_tiles(&copy, j.kernels));
         return gn__gemm_panels(&j, pool);
     }
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1),
@@ -16857,7 +17096,7 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, flo
     a->scores = gn__tile_carve(&room, (GN__TILE_KEYS + mr) * nr);
     a->top = gn__tile_carve(&room, GN__TILE_QUERIES);
     a->weight = (double *)(void *)gn__tile_carve(&room, 2 * GN__TILE_QUERIES);
-    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr, false);
+    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr, 1);
     a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
     memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
     float sink = (float)gn__sink_of(a->j, a->h);
@@ -16938,9 +17177,8 @@ GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
     for (int64_t key = gn__keys_past(a->j, a->t), n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
         n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
         bool hides = a->j->mask.p || key + n > least || key < past;
-        for (int64_t p = 0; p < n; p += mr)
-            gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr, false);
-        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr, false);
+        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr, 1);
+        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr, 1);
         if (hides && !gn__tile_is_finite(a, n)) return false;
         for (int64_t i = 0; i < a->n; i += nr) {
             if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key ||
@@ -28498,7 +28736,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
     char blas[96] = "own";
     if (pool->blas) gn__blas_identity(pool->blas, blas, sizeof blas);
     int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s%s compiler ",
-                     gn__isa_names[pool->isa], blas, libm, pool->invariant ? " batch invariant" : "");
+                     gn__pool_path(pool), blas, libm, pool->invariant ? " batch invariant" : "");
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity)
         gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
@@ -28663,7 +28901,7 @@ static gn_result gn__blas_choose(gn__cpu *c, const gn__blas *b, const gn_exec_de
     size_t at = 0;
     bool ok = true;
     gn__blas_identity(b, library, sizeof library);
-    snprintf(now.key, sizeof now.key, "genie " GN_VERSION " isa %s %u threads, %s", gn__isa_names[c->pool.isa],
+    snprintf(now.key, sizeof now.key, "genie " GN_VERSION " isa %s %u threads, %s", gn__pool_path(&c->pool),
              c->pool.n_threads + 1, library);
     gn__mutex_lock(&gn__blas_lock);
     while (at < GN__LENGTH(gn__blas_choices) - 1 && gn__blas_choices[at].key[0] &&
