@@ -10662,8 +10662,8 @@ static const gn__tiles gn__tiles_vnni = { GN__TILES(gn__micro_pairs_vnni, 16, 7,
 /* ---- products by AMX: of four tiles of C, two times two. A packed element is as many terms as have four bytes; both
    sides are filled with 0 to whole steps, and A lies row by row ---- */
 
-#if GN__AMX
 enum { GN__AMX_SIDE = 32, GN__AMX_DEEP = 16 /* packed elements of a step */ };
+#if GN__AMX
 /* Tiles are set before and released after the micro tiles of a block: a thread that sleeps or is moved holds none. */
 static void gn__amx_hold(bool on) {
     static const struct {
@@ -10741,8 +10741,6 @@ static const gn__tiles gn__tiles_amx[] = { { GN__AMX_SIDE, GN__AMX_SIDE, gn__mic
                                            { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_bf16_apart },
                                            { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_tdpbssd },
                                            { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_tdpbuud } };
-#else
-enum { GN__AMX_DEEP = 1 };
 #endif
 
 /* Tiles of pairs of 16-bit integers; no micro: none on this path. */
@@ -13030,20 +13028,6 @@ GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, i
     else GN__PACK_TURN(32);
 }
 
-/* The same of a job, which may want the rows one behind the other. */
-static void gn__pack_panel(const gn__gemm_job *j, char *out, int64_t row, int64_t rows, int64_t at, int64_t k) {
-    const gn__gemm *g = j->g;
-    if (!j->by_rows) {
-        gn__pack_a(out, g, row, rows, at, k, j->tiles->mr, j->deep);
-        return;
-    }
-    for (int i = 0; i < j->tiles->mr; i++, out += 4 * k)
-        if (i < rows)
-            gn__pack_line(out, g, gn__gemm_a(g, row + i, at * j->deep), g->ak, k, j->deep,
-                          GN__MIN(g->k - at * j->deep, k * j->deep));
-        else memset(out, 0, (size_t)(4 * k));
-}
-
 /* Columns of B that lie in a row: lines of a cache are turned at a time. */
 static void gn__pack_turned(char *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr,
                             int64_t deep) {
@@ -13097,6 +13081,40 @@ static void gn__pack_across(uint32_t *to, const gn__gemm *g, const char *p, int6
     memset(second, 0, (size_t)n * sizeof *second);
     if (have > 1) gn__pack_line(second, g, p + g->bk, g->bn, n, 1, n);
     for (int64_t i = 0; i < n; i++) to[i] = (to[i] & 0xffff) | second[i] << 16;
+}
+
+/* A panel of rows of A that lie side by side, of several terms an element: packed across, and turned if they are to lie
+   one behind the other. */
+GN__NOINLINE static void gn__pack_a_across(const gn__gemm_job *j, void *out, int64_t row, int64_t rows, int64_t at,
+                                           int64_t k) {
+    uint32_t lines[GN__AMX_SIDE * GN__GEMM_KC], *to = j->by_rows ? lines : (uint32_t *)out;
+    gn__gemm turned = *j->g;
+    int64_t mr = j->tiles->mr, deep = j->deep, bytes = (int64_t)gn__bytes_of(turned.dtype);
+    turned.bk = turned.ak;
+    turned.bn = 1;
+    rows = GN__MIN(rows, mr);
+    for (int64_t l = 0; l < k; l++) {
+        int64_t term = (at + l) * deep, have = turned.k - term;
+        const char *p = turned.a + ((have > 0 ? term : 0) * turned.ak + row) * bytes;
+        gn__pack_across(to + l * mr, &turned, p, rows, deep, have);
+        memset(to + l * mr + rows, 0, (size_t)(mr - rows) * sizeof *to);
+    }
+    gn__plane p = { .to = (char *)out, .from = (const char *)lines, .rows = mr, .n = k, .to_row = 4 * k };
+    p.from_step = 4 * mr;
+    if (j->by_rows) gn__plane_turn_32(&p);
+}
+
+/* A panel of rows of A as gn__pack_a has it, or for AMX. */
+static void gn__pack_panel(const gn__gemm_job *j, char *out, int64_t row, int64_t rows, int64_t at, int64_t k) {
+    const gn__gemm *g = j->g;
+    if (j->deep > 1 && g->am == 1 && g->ak != 1 && !g->lead) gn__pack_a_across(j, out, row, rows, at, k);
+    else if (!j->by_rows) gn__pack_a(out, g, row, rows, at, k, j->tiles->mr, j->deep);
+    else
+        for (int i = 0; i < j->tiles->mr; i++, out += 4 * k)
+            if (i < rows)
+                gn__pack_line(out, g, gn__gemm_a(g, row + i, at * j->deep), g->ak, k, j->deep,
+                              GN__MIN(g->k - at * j->deep, k * j->deep));
+            else memset(out, 0, (size_t)(4 * k));
 }
 
 /* k x cols of B, in packed elements, from (at, col): panels of nr columns, k by nr, zero-padded. */
