@@ -133,6 +133,16 @@
                      On a GPU one thread may add all k terms of an f32 product in sequence: the bound is then k/2 eps;
                      for equal numbers math_test allows 4 + k/8 (the largest seen: 864 eps for k = 16,385).
                      `./build.sh test math_test` prints the errors.
+       Processors    The CPU executor takes the best that the processor has: on x86-64 AVX2 or AVX-512, with VNNI for
+                     products of integers of 8 and 16 bits, AVX512-BF16 for products of bf16 and, under Linux, AMX for
+                     products of bf16, i8 and u8; on ARM NEON. $GENIE_ISA=avx512, avx2 or base lowers it. Integers have
+                     equal bits on every path, products of bf16 those of f32 arithmetic, except by AMX ("isa amx" in
+                     the identity), which adds in its own order, as the shape alone decides: of 32 terms the even and
+                     the odd ones apart, then both, then to the sum, each rounded to nearest; that of 1,024 terms is
+                     added in double. It is within 49 * 2^-24 of the sum of absolute terms, then rounded to bf16. The
+                     instructions for bf16 take numbers below the normal range for 0: where such could arise, the same
+                     sums are made without them, with the same bits. AVX512-FP16 is not used: AVX-512 converts as many
+                     f16 at once, their sums are in f32, and what they take is mostly the memory's time.
        Errors        No function aborts or prints. gn_result says what went wrong, gn_last_error where and why.
        Threads       One thread at a time in one context; contexts are independent. A server runs its own threads.
                      gn_cancel alone may be called from any thread during another call: that call soon returns
@@ -4187,7 +4197,7 @@ static bool gn__amx_pick(gn__isa isa) {
     return false;
 #endif
 }
-/* $GENIE_ISA=base|avx2 lowers it. */
+/* $GENIE_ISA=base|avx2|avx512 lowers it. */
 static gn__isa gn__isa_pick(void) {
 #if GN__X86
     const char *want = getenv("GENIE_ISA");

@@ -1,9 +1,9 @@
-/* AMX in software: what genie.h uses of it, as Intel's manual of instructions (volume 2) has it, for tests on processors
- * without it. genie.h includes it where GENIE_AMX_IN_SOFTWARE is defined; then AMX counts as being there.
+/* AMX in software: what genie.h uses of it, as Intel's manual of instructions (volume 2) has it, for tests on
+ * processors without it. genie.h includes it where GENIE_AMX_IN_SOFTWARE is defined; then AMX counts as being there.
  *
  * Tiles are a thread's own. Using one that was not set ends the program, as the processor would; amx_tiles_live counts
- * the threads whose tiles are set, amx_products what was multiplied. While amx_real is set, the processor's instructions
- * run, as genie.h has them. */
+ * the threads whose tiles are set, amx_products what was multiplied. While amx_real is set, the processor's
+ * instructions run, as genie.h has them. */
 #ifndef AMX_TILES_H
 #define AMX_TILES_H
 
