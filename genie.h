@@ -9328,10 +9328,11 @@ GN__DEFINE_WHERE(i32, int32_t, )
 GN__DEFINE_WHERE(i64, int64_t, )
 #if GN__X86
 GN__DEFINE_WHERE(f32_avx2, float, GN__TARGET_AVX2)
-GN__DEFINE_WHERE(f64_avx2, double, GN__TARGET_AVX2)
+typedef int64_t gn__any64 __attribute__((may_alias)); /* f64 and i64: they are only moved */
+GN__DEFINE_WHERE(f64_avx2, gn__any64, GN__TARGET_AVX2)
 GN__DEFINE_WHERE(i32_avx2, int32_t, GN__TARGET_AVX2)
 GN__DEFINE_WHERE(f32_avx512, float, GN__TARGET_AVX512)
-GN__DEFINE_WHERE(f64_avx512, double, GN__TARGET_AVX512)
+GN__DEFINE_WHERE(f64_avx512, gn__any64, GN__TARGET_AVX512)
 #endif
 
 /* Whether vector code does not reach some elements: turns of large angles (b NULL), remainders of long quotients, what
@@ -9465,11 +9466,12 @@ GN__DEFINE_CAST(base, )
 GN__OLD_END
 #if GN__X86
 GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
-/* Floats to 64-bit integers, for which only AVX-512 has an instruction. */
+/* Floats to 64-bit integers, for which only AVX-512 has an instruction; f32 to 32 bits, of which it compares more. */
 GN__TARGET_AVX512 static void gn__tile_cast_long(void *restrict y, gn_dtype to, const void *restrict x, bool wide,
                                                  int64_t n) {
     n &= ~(int64_t)(GN__TILE_STEP - 1);
-    if (wide) GN__MAP_I64_OF(double);
+    if (gn__dtypes[to].compute == GN__I32) GN__MAP_I32_OF_F32();
+    else if (wide) GN__MAP_I64_OF(double);
     else GN__MAP_I64_OF(float);
 }
 #endif
@@ -9512,7 +9514,8 @@ static void gn__tile_cast(gn__isa isa, bool stored, void *restrict y, gn_dtype t
 #if GN__X86
     else if (from == GN_F64 && (to == GN_F16 || to == GN_BF16) && isa >= GN__ISA_AVX2)
         gn__f64_odd((float *)y, (const double *)x, n);
-    else if (isa == GN__ISA_AVX512 && floats && gn__dtypes[to].compute == GN__I64)
+    else if (isa == GN__ISA_AVX512 && floats &&
+             (gn__dtypes[to].compute == GN__I64 || (gn__dtypes[to].compute == GN__I32 && from != GN_F64)))
         gn__tile_cast_long(y, to, x, from == GN_F64, n);
     else if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
 #endif
@@ -10146,6 +10149,8 @@ typedef struct gn__kernels {
     double (*top64)(const double *x, int64_t n, double sign);
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);         /* y * g + b; one of them may be NULL */
+    /* both, of y; b may be NULL */
+    void (*affine_gain)(float *y, const float *g, const float *b, int64_t n, float sub, float mul);
     gn__tiles i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
     gn__tiles bf16;       /* pairs of bf16, the first in the upper half, to the sums of f32; without a kernel: none */
     /* f32, f64: the sums of micro where m and n are 4 or more: C (dense) = A * B, whose rows lie ldb apart, nothing
@@ -10426,24 +10431,35 @@ typedef struct gn__kernels {
             for (; i < n; i++) y[i] += x[0] * b[i];                                                                \
         }                                                                                                          \
     }
-#define GN__DEFINE_MAPS(S, attribute, W)                                                              \
-    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) { \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                 \
-        int64_t i = 0;                                                                                \
-        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;             \
-        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                 \
-    }                                                                                                 \
-    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {         \
-        GN__CONTRACT                                                                                  \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                 \
-        int64_t i = 0;                                                                                \
-        for (; i + W <= n; i += W) {                                                                  \
-            vec t = *(const vec *)(y + i);                                                            \
-            *(vec *)(y + i) = g && b ? t * *(const vec *)(g + i) + *(const vec *)(b + i)              \
-                              : g    ? t * *(const vec *)(g + i)                                      \
-                                     : t + *(const vec *)(b + i);                                        \
-        }                                                                                             \
-        for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];        \
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                      \
+    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                         \
+        int64_t i = 0;                                                                                        \
+        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                     \
+        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                         \
+    }                                                                                                         \
+    attribute static void gn__affine_gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, \
+                                              float mul) {                                                    \
+        GN__CONTRACT                                                                                          \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                         \
+        int64_t i = 0;                                                                                        \
+        for (; i + W <= n; i += W) {                                                                          \
+            vec t = (*(const vec *)(y + i) - sub) * mul, u = *(const vec *)(g + i);                           \
+            *(vec *)(y + i) = b ? t * u + *(const vec *)(b + i) : t * u;                                      \
+        }                                                                                                     \
+        for (; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i];           \
+    }                                                                                                         \
+    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                 \
+        GN__CONTRACT                                                                                          \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                         \
+        int64_t i = 0;                                                                                        \
+        for (; i + W <= n; i += W) {                                                                          \
+            vec t = *(const vec *)(y + i);                                                                    \
+            *(vec *)(y + i) = g && b ? t * *(const vec *)(g + i) + *(const vec *)(b + i)                      \
+                              : g    ? t * *(const vec *)(g + i)                                              \
+                                     : t + *(const vec *)(b + i);                                                \
+        }                                                                                                     \
+        for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];                \
     }
 #else
 #define GN__MADD(sum, a, w) sum += (a) * (w)
@@ -10508,12 +10524,15 @@ typedef struct gn__kernels {
         for (; rows > 0; rows--, x++, b += ldb)                                                                \
             for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                               \
     }
-#define GN__DEFINE_MAPS(S, attribute, W)                                                                    \
-    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                 \
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                          \
-    }                                                                                                       \
-    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                         \
-        for (int64_t i = 0; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i]; \
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                         \
+    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                      \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                               \
+    }                                                                                                            \
+    static void gn__affine_gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, float mul) { \
+        for (int64_t i = 0; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i]; \
+    }                                                                                                            \
+    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                              \
+        for (int64_t i = 0; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];      \
     }
 #endif
 #if defined(__GNUC__) || defined(__clang__)
@@ -10602,7 +10621,7 @@ typedef struct gn__kernels {
         { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##rows, gn__dot_f32_##rows, \
             gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__down_f64_##rows, gn__join_f64_##rows,    \
             gn__sum_f32_##rows, gn__sum_f64_##rows, gn__sum_wider_##rows, gn__top_f32_##rows, gn__top_f64_##rows,      \
-            gn__affine_##rows, gn__gain_##rows, __VA_ARGS__                                                            \
+            gn__affine_##rows, gn__gain_##rows, gn__affine_gain_##rows, __VA_ARGS__                                    \
     }
 
 #if defined(__aarch64__)
@@ -12484,12 +12503,13 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
         for (int64_t l = 0; l < m; l++) gn__tree_add(&squares, (double)s[l], 1);
     }
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
-    k->affine(y, y, n, (float)off,
-              (float)(1.0 / sqrt((variance > 0           ? variance
-                                  : variance != variance ? variance
-                                                         : 0) +
-                                 gn__word_f64(j->c->attrs[0]))));
-    if (gain || bias) k->gain(y, gain, bias, n);
+    float scale = (float)(1.0 / sqrt((variance > 0           ? variance
+                                      : variance != variance ? variance
+                                                             : 0) +
+                                     gn__word_f64(j->c->attrs[0])));
+    if (gain) k->affine_gain(y, gain, bias, n, (float)off, scale);
+    else k->affine(y, y, n, (float)off, scale);
+    if (bias && !gain) k->gain(y, NULL, bias, n);
     if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
@@ -27912,8 +27932,8 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bo
     if (in->op == GN_OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT][GN__ISA__COUNT] = {
             GN__BY_ISA(WHERE, f32, f32_avx2, f32_avx512), GN__BY_ISA(WHERE, f64, f64_avx2, f64_avx512),
-            GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, i64, i64),
-            GN__BY_ISA(WHERE, i64, i64, i64)
+            GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, f64_avx2, f64_avx512),
+            GN__BY_ISA(WHERE, i64, f64_avx2, f64_avx512)
         };
         where[compute][isa](y, x, in->p, whole);
     } else gn__ops[in->op].tile[compute][isa](y, x, in->p, whole);
@@ -41143,7 +41163,8 @@ static gn_tensor gn__flat_index(const char *file, int line, gn_tensor index, con
     for (int i = 0; i < k; i++) {
         gn_tensor x = gn__to_dtype(GN__AT, gn_slice_at(GN__AT, index, -1, i, i + 1, 1), GN_I64),
                   size = gn_like_at(GN__AT, x, (double)s->dims[i]);
-        gn_tensor in = gn_and_at(GN__AT, gn_ge_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_lt_at(GN__AT, x, size));
+        /* as u64, what is negative is too large */
+        gn_tensor in = gn_lt_at(GN__AT, gn_cast_at(GN__AT, x, GN_U64), gn_cast_at(GN__AT, size, GN_U64));
         at = i ? gn_add_at(GN__AT, gn_mul_at(GN__AT, at, size), x) : x;
         ok = i ? gn_and_at(GN__AT, ok, in) : in;
     }
