@@ -9466,12 +9466,11 @@ GN__DEFINE_CAST(base, )
 GN__OLD_END
 #if GN__X86
 GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
-/* Floats to 64-bit integers, for which only AVX-512 has an instruction; f32 to 32 bits, of which it compares more. */
+/* Floats to 64-bit integers, for which only AVX-512 has an instruction. */
 GN__TARGET_AVX512 static void gn__tile_cast_long(void *restrict y, gn_dtype to, const void *restrict x, bool wide,
                                                  int64_t n) {
     n &= ~(int64_t)(GN__TILE_STEP - 1);
-    if (gn__dtypes[to].compute == GN__I32) GN__MAP_I32_OF_F32();
-    else if (wide) GN__MAP_I64_OF(double);
+    if (wide) GN__MAP_I64_OF(double);
     else GN__MAP_I64_OF(float);
 }
 #endif
@@ -9514,8 +9513,7 @@ static void gn__tile_cast(gn__isa isa, bool stored, void *restrict y, gn_dtype t
 #if GN__X86
     else if (from == GN_F64 && (to == GN_F16 || to == GN_BF16) && isa >= GN__ISA_AVX2)
         gn__f64_odd((float *)y, (const double *)x, n);
-    else if (isa == GN__ISA_AVX512 && floats &&
-             (gn__dtypes[to].compute == GN__I64 || (gn__dtypes[to].compute == GN__I32 && from != GN_F64)))
+    else if (isa == GN__ISA_AVX512 && floats && gn__dtypes[to].compute == GN__I64)
         gn__tile_cast_long(y, to, x, from == GN_F64, n);
     else if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
 #endif
@@ -10148,9 +10146,9 @@ typedef struct gn__kernels {
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
     double (*top64)(const double *x, int64_t n, double sign);
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
-    void (*gain)(float *y, const float *g, const float *b, int64_t n);         /* y * g + b; one of them may be NULL */
-    /* both, of y; b may be NULL */
-    void (*affine_gain)(float *y, const float *g, const float *b, int64_t n, float sub, float mul);
+    /* y = (y - sub) * mul * g + b; b may be NULL */
+    void (*gain)(float *y, const float *g, const float *b, int64_t n, float sub, float mul);
+    void (*plus)(float *y, const float *b, int64_t n);
     gn__tiles i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
     gn__tiles bf16;       /* pairs of bf16, the first in the upper half, to the sums of f32; without a kernel: none */
     /* f32, f64: the sums of micro where m and n are 4 or more: C (dense) = A * B, whose rows lie ldb apart, nothing
@@ -10431,35 +10429,28 @@ typedef struct gn__kernels {
             for (; i < n; i++) y[i] += x[0] * b[i];                                                                \
         }                                                                                                          \
     }
-#define GN__DEFINE_MAPS(S, attribute, W)                                                                      \
-    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {         \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                         \
-        int64_t i = 0;                                                                                        \
-        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                     \
-        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                         \
-    }                                                                                                         \
-    attribute static void gn__affine_gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, \
-                                              float mul) {                                                    \
-        GN__CONTRACT                                                                                          \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                         \
-        int64_t i = 0;                                                                                        \
-        for (; i + W <= n; i += W) {                                                                          \
-            vec t = (*(const vec *)(y + i) - sub) * mul, u = *(const vec *)(g + i);                           \
-            *(vec *)(y + i) = b ? t * u + *(const vec *)(b + i) : t * u;                                      \
-        }                                                                                                     \
-        for (; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i];           \
-    }                                                                                                         \
-    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                 \
-        GN__CONTRACT                                                                                          \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                         \
-        int64_t i = 0;                                                                                        \
-        for (; i + W <= n; i += W) {                                                                          \
-            vec t = *(const vec *)(y + i);                                                                    \
-            *(vec *)(y + i) = g && b ? t * *(const vec *)(g + i) + *(const vec *)(b + i)                      \
-                              : g    ? t * *(const vec *)(g + i)                                              \
-                                     : t + *(const vec *)(b + i);                                                \
-        }                                                                                                     \
-        for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];                \
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                            \
+    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {               \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
+        int64_t i = 0;                                                                                              \
+        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                           \
+        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                               \
+    }                                                                                                               \
+    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, float mul) { \
+        GN__CONTRACT                                                                                                \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
+        int64_t i = 0;                                                                                              \
+        for (; i + W <= n; i += W) {                                                                                \
+            vec t = (*(const vec *)(y + i) - sub) * mul, u = *(const vec *)(g + i);                                 \
+            *(vec *)(y + i) = b ? t * u + *(const vec *)(b + i) : t * u;                                            \
+        }                                                                                                           \
+        for (; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i];                 \
+    }                                                                                                               \
+    attribute static void gn__plus_##S(float *y, const float *b, int64_t n) {                                       \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
+        int64_t i = 0;                                                                                              \
+        for (; i + W <= n; i += W) *(vec *)(y + i) += *(const vec *)(b + i);                                        \
+        for (; i < n; i++) y[i] += b[i];                                                                            \
     }
 #else
 #define GN__MADD(sum, a, w) sum += (a) * (w)
@@ -10528,11 +10519,11 @@ typedef struct gn__kernels {
     static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                      \
         for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                               \
     }                                                                                                            \
-    static void gn__affine_gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, float mul) { \
+    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, float mul) {        \
         for (int64_t i = 0; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i]; \
     }                                                                                                            \
-    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                              \
-        for (int64_t i = 0; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];      \
+    static void gn__plus_##S(float *y, const float *b, int64_t n) {                                              \
+        for (int64_t i = 0; i < n; i++) y[i] += b[i];                                                            \
     }
 #endif
 #if defined(__GNUC__) || defined(__clang__)
@@ -10621,7 +10612,7 @@ typedef struct gn__kernels {
         { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##rows, gn__dot_f32_##rows, \
             gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__down_f64_##rows, gn__join_f64_##rows,    \
             gn__sum_f32_##rows, gn__sum_f64_##rows, gn__sum_wider_##rows, gn__top_f32_##rows, gn__top_f64_##rows,      \
-            gn__affine_##rows, gn__gain_##rows, gn__affine_gain_##rows, __VA_ARGS__                                    \
+            gn__affine_##rows, gn__gain_##rows, gn__plus_##rows, __VA_ARGS__                                           \
     }
 
 #if defined(__aarch64__)
@@ -12507,9 +12498,9 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
                                       : variance != variance ? variance
                                                              : 0) +
                                      gn__word_f64(j->c->attrs[0])));
-    if (gain) k->affine_gain(y, gain, bias, n, (float)off, scale);
+    if (gain) k->gain(y, gain, bias, n, (float)off, scale);
     else k->affine(y, y, n, (float)off, scale);
-    if (bias && !gain) k->gain(y, NULL, bias, n);
+    if (bias && !gain) k->plus(y, bias, n);
     if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
@@ -17204,12 +17195,13 @@ GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t f
     gn__exp_f32(pool, shrink, shrink, nr);
     for (int64_t i = 0; i < n; i++) {
         ones[i] = 1;
-        a->k->gain(a->scores + i * nr, NULL, less, nr);
+        a->k->plus(a->scores + i * nr, less, nr);
     }
     gn__exp_f32(pool, a->scores, a->scores, n * nr);
     a->k->axpy(part, ones, a->scores, nr, n, nr);
     for (int64_t l = 0; l < nr; l++) a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];
-    for (int64_t e = 0; e < a->E && shrinks; e++) a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr);
+    for (int64_t e = 0; e < a->E && shrinks; e++)
+        a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr, 0, 1);
 }
 
 /* A weight of 0 must not meet infinity or NaN where a query does not see the value. */
@@ -28225,6 +28217,61 @@ static void gn__loop_loads(const gn__loop *j, char *const *own, char **now, int6
     }
 }
 
+#if GN__X86
+/* n elements, a multiple of 16, of f16 or bf16 to f64, i8 or u8, by way of f32 in registers alone. */
+GN__TARGET_AVX512 static void gn__cast_halves(char *to, gn_dtype d, const uint16_t *x, bool bf16, int64_t n) {
+    typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
+    typedef uint16_t few __attribute__((vector_size(16), may_alias, aligned(2)));
+    typedef int32_t ints __attribute__((vector_size(64), may_alias));
+    typedef uint32_t bits8 __attribute__((vector_size(32))), bits16 __attribute__((vector_size(64)));
+    typedef uint8_t bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    typedef double wide __attribute__((vector_size(64), may_alias, aligned(8)));
+    float bounds[2] = { (float)gn__f64_int(-INFINITY, d), (float)gn__f64_int(INFINITY, d) };
+    const gn__float16 least = (gn__float16){ 0 } + bounds[0], most = (gn__float16){ 0 } + bounds[1];
+    for (int64_t i = 0; i < n && d == GN_F64; i += 8) {
+        few h = *(const few *)(const void *)(x + i);
+        gn__float8 v;
+        wide w;
+        if (bf16) v = (gn__float8)(__builtin_convertvector(h, bits8) << 16);
+        else __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(h));
+        __asm__("vcvtps2pd %1, %0" : "=v"(w) : "v"(v));
+        *(wide *)(void *)(to + 8 * i) = w;
+    }
+    for (int64_t i = 0; i < n && d != GN_F64; i += 16) {
+        halves h = *(const halves *)(const void *)(x + i);
+        gn__float16 v;
+        ints w;
+        bytes b;
+        if (bf16) v = (gn__float16)(__builtin_convertvector(h, bits16) << 16);
+        else __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(h));
+        v = (gn__float16)((ints)v & (ints)(v == v)); /* NaN is 0 */
+        __asm__("vmaxps %1, %0, %0" : "+v"(v) : "v"(least));
+        __asm__("vminps %1, %0, %0" : "+v"(v) : "v"(most));
+        __asm__("vcvttps2dq %1, %0" : "=v"(w) : "v"(v));
+        __asm__("vpmovdb %1, %0" : "=v"(b) : "v"(w));
+        *(bytes *)(void *)(to + i) = b;
+    }
+}
+
+/* Whether a tile of a loop that is one cast was done that way. */
+static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
+    const gn_kernel_step *step = j->step;
+    const gn_instr *in = &j->run->plan->layout.instrs[step->instr];
+    const gn_load *load = &j->run->plan->layout.loads[step->load];
+    bool halves = in->in_dtype == GN_F16 || in->in_dtype == GN_BF16,
+         ends = j->out.dtype == GN_F64 || j->out.dtype == GN_I8 || j->out.dtype == GN_U8;
+    if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
+        !halves || !ends || load->constant)
+        return false;
+    int64_t bytes = (int64_t)gn__bytes_of(j->out.dtype);
+    const char *from = gn__flat_place(&load->view, true, j->run->plan->base[load->base] + load->view.offset, at, n);
+    if (from)
+        gn__cast_halves(j->out.p + at * bytes, j->out.dtype, (const uint16_t *)(const void *)from,
+                        in->in_dtype == GN_BF16, n);
+    return from != NULL;
+}
+#endif
+
 static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n,
                                uint32_t *out_node) {
     const gn_kernel_step *step = j->step;
@@ -28288,6 +28335,9 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
     gn__loop_fill(j, own);
     for (int64_t t = begin; t < end && !gn__pool_stops(&j->run->cpu->pool); t++) {
         int64_t at = t * j->tile, n = GN__MIN(total - at, j->tile);
+#if GN__X86
+        if (gn__loop_casts(j, at, n)) continue;
+#endif
         gn_result r = gn__loop_tile(j, own, now, at, n, &node);
         if (r != GN_OK) {
             gn__loop_fail(j, t, r, node);
