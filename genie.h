@@ -5820,22 +5820,22 @@ GN__TARGET_LOADS static void gn__store_i32_wide(const int32_t *restrict src, gn_
     else GN__STORE_LOOP(uint16_t, 1, (uint32_t)src[i]);
 }
 /* gn__f64_f32_odd of n elements: towards 0, then the last bit is set where that lost some. */
-GN__TARGET_AVX512 static int64_t gn__f64_odd_native(float *restrict y, const double *restrict x, int64_t n) {
+GN__TARGET_AVX512 GN__INLINE gn__float8 gn__f64_odd_8(const double *x) {
     typedef double wide __attribute__((vector_size(64), may_alias, aligned(8)));
-    typedef float vec __attribute__((vector_size(32), may_alias, aligned(4)));
-    typedef uint32_t bits __attribute__((vector_size(32), may_alias, aligned(4)));
+    typedef uint32_t bits __attribute__((vector_size(32)));
     const bits one = (bits){ 0 } + 1;
+    wide v = *(const wide *)(const void *)x, back;
+    gn__float8 f;
+    uint8_t lost;
+    __asm__("vcvtpd2ps %{rz-sae%}, %1, %0" : "=v"(f) : "v"(v));
+    __asm__("vcvtps2pd %1, %0" : "=v"(back) : "v"(f));
+    __asm__("vcmppd $12, %2, %1, %0" : "=Yk"(lost) : "v"(back), "v"(v)); /* not equal, both numbers */
+    __asm__("vpord %2, %0, %0%{%1%}" : "+v"(f) : "Yk"(lost), "v"(one));
+    return f;
+}
+GN__TARGET_AVX512 static int64_t gn__f64_odd_native(float *restrict y, const double *restrict x, int64_t n) {
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        wide v = *(const wide *)(const void *)(x + i), back;
-        vec f;
-        uint8_t lost;
-        __asm__("vcvtpd2ps %{rz-sae%}, %1, %0" : "=v"(f) : "v"(v));
-        __asm__("vcvtps2pd %1, %0" : "=v"(back) : "v"(f));
-        __asm__("vcmppd $12, %2, %1, %0" : "=Yk"(lost) : "v"(back), "v"(v)); /* not equal, both numbers */
-        __asm__("vpord %2, %0, %0%{%1%}" : "+v"(f) : "Yk"(lost), "v"(one));
-        *(vec *)(void *)(y + i) = f;
-    }
+    for (; i + 8 <= n; i += 8) *(gn__float8 *)(void *)(y + i) = gn__f64_odd_8(x + i);
     return i;
 }
 /* n elements of 8 bytes, all the same. */
@@ -28253,22 +28253,44 @@ GN__TARGET_AVX512 static void gn__cast_halves(char *to, gn_dtype d, const uint16
     }
 }
 
+/* n elements, a multiple of 16, of bytes to bf16, which has them all, and of f64 to f16, rounded once. */
+GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn_dtype from, int64_t n) {
+    typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
+    typedef short few __attribute__((vector_size(16), may_alias, aligned(2)));
+    typedef char bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    for (int64_t i = 0; i < n && from != GN_F64; i += 16) {
+        bytes b = *(const bytes *)(const void *)(x + i);
+        gn__float16 v;
+        halves h;
+        if (from == GN_I8) __asm__("vpmovsxbd %1, %0" : "=v"(v) : "v"(b));
+        else __asm__("vpmovzxbd %1, %0" : "=v"(v) : "v"(b));
+        __asm__("vcvtdq2ps %0, %0" : "+v"(v));
+        __asm__("vpsrld $16, %0, %0" : "+v"(v));
+        __asm__("vpmovdw %1, %0" : "=v"(h) : "v"(v));
+        *(halves *)(void *)(to + i) = h;
+    }
+    for (int64_t i = 0; i < n && from == GN_F64; i += 8)
+        *(few *)(void *)(to + i) = __builtin_ia32_vcvtps2ph256(gn__f64_odd_8((const double *)(const void *)x + i), 0);
+}
+
 /* Whether a tile of a loop that is one cast was done that way. */
 static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
     const gn_kernel_step *step = j->step;
     const gn_instr *in = &j->run->plan->layout.instrs[step->instr];
     const gn_load *load = &j->run->plan->layout.loads[step->load];
-    bool halves = in->in_dtype == GN_F16 || in->in_dtype == GN_BF16,
-         ends = j->out.dtype == GN_F64 || j->out.dtype == GN_I8 || j->out.dtype == GN_U8;
+    gn_dtype from = (gn_dtype)in->in_dtype, to = j->out.dtype;
+    bool bytes = from == GN_I8 || from == GN_U8, halves = from == GN_F16 || from == GN_BF16,
+         widens = halves && (to == GN_F64 || to == GN_I8 || to == GN_U8),
+         narrows = (bytes && to == GN_BF16) || (from == GN_F64 && to == GN_F16);
     if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
-        !halves || !ends || load->constant)
+        !(widens || narrows) || load->constant)
         return false;
-    int64_t bytes = (int64_t)gn__bytes_of(j->out.dtype);
-    const char *from = gn__flat_place(&load->view, true, j->run->plan->base[load->base] + load->view.offset, at, n);
-    if (from)
-        gn__cast_halves(j->out.p + at * bytes, j->out.dtype, (const uint16_t *)(const void *)from,
-                        in->in_dtype == GN_BF16, n);
-    return from != NULL;
+    const char *x =
+        gn__flat_place(&load->view, gn__dtypes[from].narrow, j->run->plan->base[load->base] + load->view.offset, at, n);
+    char *y = j->out.p + at * (int64_t)gn__bytes_of(to);
+    if (x && narrows) gn__cast_to_halves((uint16_t *)(void *)y, x, from, n);
+    else if (x) gn__cast_halves(y, to, (const uint16_t *)(const void *)x, from == GN_BF16, n);
+    return x != NULL;
 }
 #endif
 

@@ -197,6 +197,33 @@ TEST(every_float_of_16_bits_becomes_double_and_byte_as_its_value_does) {
     }
 }
 
+TEST(bytes_and_doubles_become_floats_of_16_bits_as_their_value_does) {
+    enum { N = 4096 };
+    static uint8_t b[N];
+    static double wide[N];
+    static uint16_t got[N];
+    static float want[N];
+    g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    for (int i = 0; i < N; i++) b[i] = (uint8_t)(i * 5), wide[i] = ldexp(test_random_real(-2, 2), (int)(i % 48) - 30);
+    wide[1] = NAN, wide[2] = INFINITY, wide[3] = -65520, wide[4] = 1 + 0x1p-11 + 0x1p-40, wide[5] = -0.0;
+    for (int64_t n = N; n > 0; n -= 1000) {
+        for (int k = 0; k < 2; k++) {
+            CHECK(gn_read(gn_cast(gn_data(g, k ? GN_I8 : GN_U8, GN_SHAPE(n), b), GN_BF16), got, 2 * (size_t)n) ==
+                  GN_OK);
+            for (int64_t i = 0; i < n; i++) CHECK(gn_bf16_to_f32(got[i]) == (float)(k ? (int8_t)b[i] : b[i]));
+        }
+        gn_tensor x = gn_data(g, GN_F64, GN_SHAPE(n), wide);
+        CHECK(gn_read(gn_cast(x, GN_F16), got, 2 * (size_t)n) == GN_OK);
+        CHECK(gn_read(gn_cast(gn_cast(gn_add_c(x, 0), GN_F16), GN_F32), want, (size_t)n * sizeof *want) == GN_OK);
+        for (int64_t i = 0; i < n; i++) {
+            float is = gn_f16_to_f32(got[i]);
+            CHECK(isnan(want[i]) ? isnan(is) : is == want[i]);
+        }
+        CHECK(n < 6 || (gn_f16_to_f32(got[4]) == 1 + 0x1p-10f && isinf(gn_f16_to_f32(got[3]))));
+    }
+    gn_close(g);
+}
+
 TEST(floats_are_rounded_to_16_bits_as_one_at_a_time) {
     static float x[FLOATS], back[FLOATS];
     static uint16_t f[FLOATS], b[FLOATS];
@@ -541,6 +568,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(narrow_integers_are_exact_at_all_lengths),
         TEST_ENTRY(every_float_of_16_bits_is_read_as_its_value),
         TEST_ENTRY(every_float_of_16_bits_becomes_double_and_byte_as_its_value_does),
+        TEST_ENTRY(bytes_and_doubles_become_floats_of_16_bits_as_their_value_does),
         TEST_ENTRY(floats_are_rounded_to_16_bits_as_one_at_a_time),
         TEST_ENTRY(doubles_are_rounded_once_to_16_bits),
         TEST_ENTRY(extremes_of_bytes_are_exact),
