@@ -134,6 +134,16 @@
                      On a GPU one thread may add all k terms of an f32 product in sequence: the bound is then k/2 eps;
                      for equal numbers math_test allows 4 + k/8 (the largest seen: 864 eps for k = 16,385).
                      `./build.sh test math_test` prints the errors.
+       Processors    The CPU executor takes the best that the processor has: on x86-64 AVX2 or AVX-512, with VNNI for
+                     products of integers of 8 and 16 bits, AVX512-BF16 for products of bf16 and, under Linux, AMX for
+                     products of bf16, i8 and u8; on ARM NEON. $GENIE_ISA=avx512, avx2 or base lowers it. Integers have
+                     equal bits on every path, products of bf16 those of f32 arithmetic, except by AMX ("isa amx" in
+                     the identity), which adds in its own order, as the shape alone decides: of 32 terms the even and
+                     the odd ones apart, then both, then to the sum, each rounded to nearest; that of 1,024 terms is
+                     added in double. It is within 49 * 2^-24 of the sum of absolute terms, then rounded to bf16. The
+                     instructions for bf16 take numbers below the normal range for 0: where such could arise, the same
+                     sums are made without them, with the same bits. AVX512-FP16 is not used: AVX-512 converts as many
+                     f16 at once, their sums are in f32, and what they take is mostly the memory's time.
        Errors        No function aborts or prints. gn_result says what went wrong, gn_last_error where and why.
        Threads       One thread at a time in one context; contexts are independent. A server runs its own threads.
                      gn_cancel alone may be called from any thread during another call: that call soon returns
@@ -4106,6 +4116,24 @@ static const gn_driver_i *gn__driver;
 #define GN__X86 0
 #endif
 #define GN__TARGET_BASE
+/* AMX: eight tiles of 16 rows of 64 bytes, and sums of products of two of them. */
+#if GN__X86 && defined(__linux__) && defined(__has_include)
+#if __has_include(<amxtileintrin.h>) /* an assembler that knows them */
+#define GN__AMX 1
+#define GN__TILES_ARE_THERE gn__amx_is_there()
+#define GN__TILES_SET(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
+#define GN__TILES_RELEASE() __asm__ volatile("tilerelease")
+#define GN__TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
+#define GN__TILE_LOAD(t, p, row) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"(row) : "memory")
+#define GN__TILE_STORE(t, p, row) __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"(row) : "memory")
+#define GN__TILE_MADD(name, sum, a, b) __asm__ volatile(#name " %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::)
+#endif
+#endif
+#ifndef GN__AMX
+#define GN__AMX 0
+#elif defined(GENIE_AMX_IN_SOFTWARE) /* a switch for tests */
+#include "tests/amx_tiles.h"
+#endif
 
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to
  * compile in seconds. */
@@ -4157,7 +4185,35 @@ GN__TARGET_AVX512 static bool gn__pairs_are_in_order(void) {
 #endif
 
 GN__COLD_BEGIN
-/* $GENIE_ISA=base|avx2 lowers it. */
+#if GN__AMX
+/* The processor has them, the system keeps them (bits 17 and 18 of XCR0), and lets this process use them: tiles take 8
+   KiB of a thread's state, which Linux gives to who has asked for it (feature 18). */
+static bool gn__amx_ask(void) {
+    unsigned a, b, c, d;
+    enum { ASK = 0x1023, BF16 = 1 << 22, TILE = 1 << 24, INT8 = 1 << 25, OSXSAVE = 1 << 27, STATE = 3 << 17 };
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (BF16 | TILE | INT8))) return false;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & STATE) == STATE && syscall(SYS_arch_prctl, ASK, 18) == 0;
+}
+/* Asked once; whoever asks at the same time gets the same answer. */
+GN__UNUSED static bool gn__amx_is_there(void) {
+    static gn__atomic answer;
+    if (!gn__atomic_load(&answer)) gn__atomic_store(&answer, gn__amx_ask() ? 2 : 1);
+    return gn__atomic_load(&answer) == 2;
+}
+#endif
+/* Whether products use AMX on this path; $GENIE_ISA=avx512 or lower: no. */
+static bool gn__amx_pick(gn__isa isa) {
+#if GN__AMX
+    const char *want = getenv("GENIE_ISA");
+    return isa == GN__ISA_AVX512 && !(want && strcmp(want, gn__isa_names[GN__ISA_AVX512]) == 0) && GN__TILES_ARE_THERE;
+#else
+    (void)isa;
+    return false;
+#endif
+}
+/* $GENIE_ISA=base|avx2|avx512 lowers it. */
 static gn__isa gn__isa_pick(void) {
 #if GN__X86
     const char *want = getenv("GENIE_ISA");
@@ -4197,6 +4253,7 @@ typedef struct gn__pool {
     uint32_t n_threads; /* without the caller */
     uint32_t asleep;
     gn__isa isa;                 /* what kernels that run here are compiled for */
+    bool amx;                    /* products of bf16 and of bytes are made of tiles */
     const struct gn__blas *blas; /* NULL: our own matmul */
     const gn_flag *cancel; /* once it is set, no further range begins: what was to be computed is not; NULL: never */
     gn__atomic round, busy, quit; /* rounds begun; threads inside the current one */
@@ -4308,6 +4365,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     gn__cond_init(&p->wake);
     gn__cond_init(&p->done);
     p->isa = gn__isa_pick();
+    p->amx = gn__amx_pick(p->isa);
     p->core = -1;
     if (threads <= 1) return true;
     p->threads = (gn__thread *)gn_alloc((threads - 1) * sizeof *p->threads);
@@ -4318,6 +4376,8 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     while (p->n_threads < threads - 1 && gn__thread_start(&p->threads[p->n_threads], gn__pool_main, p)) p->n_threads++;
     return true;
 }
+/* Its part of an executor's identity. */
+static const char *gn__pool_path(const gn__pool *p) { return p->amx ? "amx" : gn__isa_names[p->isa]; }
 GN__COLD_END
 
 /* Lets the others take part; false: they sleep, and what there is to do is not worth waking them. */
@@ -5776,22 +5836,22 @@ GN__TARGET_LOADS static void gn__store_i32_wide(const int32_t *restrict src, gn_
     else GN__STORE_LOOP(uint16_t, 1, (uint32_t)src[i]);
 }
 /* gn__f64_f32_odd of n elements: towards 0, then the last bit is set where that lost some. */
-GN__TARGET_AVX512 static int64_t gn__f64_odd_native(float *restrict y, const double *restrict x, int64_t n) {
+GN__TARGET_AVX512 GN__INLINE gn__float8 gn__f64_odd_8(const double *x) {
     typedef double wide __attribute__((vector_size(64), may_alias, aligned(8)));
-    typedef float vec __attribute__((vector_size(32), may_alias, aligned(4)));
-    typedef uint32_t bits __attribute__((vector_size(32), may_alias, aligned(4)));
+    typedef uint32_t bits __attribute__((vector_size(32)));
     const bits one = (bits){ 0 } + 1;
+    wide v = *(const wide *)(const void *)x, back;
+    gn__float8 f;
+    uint8_t lost;
+    __asm__("vcvtpd2ps %{rz-sae%}, %1, %0" : "=v"(f) : "v"(v));
+    __asm__("vcvtps2pd %1, %0" : "=v"(back) : "v"(f));
+    __asm__("vcmppd $12, %2, %1, %0" : "=Yk"(lost) : "v"(back), "v"(v)); /* not equal, both numbers */
+    __asm__("vpord %2, %0, %0%{%1%}" : "+v"(f) : "Yk"(lost), "v"(one));
+    return f;
+}
+GN__TARGET_AVX512 static int64_t gn__f64_odd_native(float *restrict y, const double *restrict x, int64_t n) {
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        wide v = *(const wide *)(const void *)(x + i), back;
-        vec f;
-        uint8_t lost;
-        __asm__("vcvtpd2ps %{rz-sae%}, %1, %0" : "=v"(f) : "v"(v));
-        __asm__("vcvtps2pd %1, %0" : "=v"(back) : "v"(f));
-        __asm__("vcmppd $12, %2, %1, %0" : "=Yk"(lost) : "v"(back), "v"(v)); /* not equal, both numbers */
-        __asm__("vpord %2, %0, %0%{%1%}" : "+v"(f) : "Yk"(lost), "v"(one));
-        *(vec *)(void *)(y + i) = f;
-    }
+    for (; i + 8 <= n; i += 8) *(gn__float8 *)(void *)(y + i) = gn__f64_odd_8(x + i);
     return i;
 }
 /* n elements of 8 bytes, all the same. */
@@ -9285,10 +9345,11 @@ GN__DEFINE_WHERE(i32, int32_t, )
 GN__DEFINE_WHERE(i64, int64_t, )
 #if GN__X86
 GN__DEFINE_WHERE(f32_avx2, float, GN__TARGET_AVX2)
-GN__DEFINE_WHERE(f64_avx2, double, GN__TARGET_AVX2)
+typedef int64_t gn__any64 __attribute__((may_alias)); /* f64 and i64: they are only moved */
+GN__DEFINE_WHERE(f64_avx2, gn__any64, GN__TARGET_AVX2)
 GN__DEFINE_WHERE(i32_avx2, int32_t, GN__TARGET_AVX2)
 GN__DEFINE_WHERE(f32_avx512, float, GN__TARGET_AVX512)
-GN__DEFINE_WHERE(f64_avx512, double, GN__TARGET_AVX512)
+GN__DEFINE_WHERE(f64_avx512, gn__any64, GN__TARGET_AVX512)
 #endif
 
 /* Whether vector code does not reach some elements: turns of large angles (b NULL), remainders of long quotients, what
@@ -10074,7 +10135,7 @@ typedef void (*gn__micro)(const void *a, int64_t am, int64_t ak, const void *b, 
 /* Tiles of a product. The elements of packed sides and of C have one size; for the pairs of 16-bit integers those of
    sides are two terms each, the first in the lower half. */
 typedef struct gn__tiles {
-    int mr, nr; /* mr at most GN__GEMM_MR */
+    int mr, nr; /* mr at most GN__GEMM_MR, of AMX GN__AMX_SIDE */
     /* C tile (mr x nr, row stride ldc) = or += A (mr x k, strides am and ak) * packed B (k x nr); of floats GN__RUN
        terms one after the other, then these sums */
     gn__micro micro;
@@ -10102,7 +10163,9 @@ typedef struct gn__kernels {
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
     double (*top64)(const double *x, int64_t n, double sign);
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
-    void (*gain)(float *y, const float *g, const float *b, int64_t n);         /* y * g + b; one of them may be NULL */
+    /* y = (y - sub) * mul * g + b; b may be NULL */
+    void (*gain)(float *y, const float *g, const float *b, int64_t n, float sub, float mul);
+    void (*plus)(float *y, const float *b, int64_t n);
     gn__tiles i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
     gn__tiles bf16;       /* pairs of bf16, the first in the upper half, to the sums of f32; without a kernel: none */
     /* f32, f64: the sums of micro where m and n are 4 or more: C (dense) = A * B, whose rows lie ldb apart, nothing
@@ -10383,24 +10446,28 @@ typedef struct gn__kernels {
             for (; i < n; i++) y[i] += x[0] * b[i];                                                                \
         }                                                                                                          \
     }
-#define GN__DEFINE_MAPS(S, attribute, W)                                                              \
-    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) { \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                 \
-        int64_t i = 0;                                                                                \
-        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;             \
-        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                 \
-    }                                                                                                 \
-    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {         \
-        GN__CONTRACT                                                                                  \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                 \
-        int64_t i = 0;                                                                                \
-        for (; i + W <= n; i += W) {                                                                  \
-            vec t = *(const vec *)(y + i);                                                            \
-            *(vec *)(y + i) = g && b ? t * *(const vec *)(g + i) + *(const vec *)(b + i)              \
-                              : g    ? t * *(const vec *)(g + i)                                      \
-                                     : t + *(const vec *)(b + i);                                        \
-        }                                                                                             \
-        for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];        \
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                            \
+    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {               \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
+        int64_t i = 0;                                                                                              \
+        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                           \
+        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                               \
+    }                                                                                                               \
+    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, float mul) { \
+        GN__CONTRACT                                                                                                \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
+        int64_t i = 0;                                                                                              \
+        for (; i + W <= n; i += W) {                                                                                \
+            vec t = (*(const vec *)(y + i) - sub) * mul, u = *(const vec *)(g + i);                                 \
+            *(vec *)(y + i) = b ? t * u + *(const vec *)(b + i) : t * u;                                            \
+        }                                                                                                           \
+        for (; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i];                 \
+    }                                                                                                               \
+    attribute static void gn__plus_##S(float *y, const float *b, int64_t n) {                                       \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
+        int64_t i = 0;                                                                                              \
+        for (; i + W <= n; i += W) *(vec *)(y + i) += *(const vec *)(b + i);                                        \
+        for (; i < n; i++) y[i] += b[i];                                                                            \
     }
 #else
 #define GN__MADD(sum, a, w) sum += (a) * (w)
@@ -10465,12 +10532,15 @@ typedef struct gn__kernels {
         for (; rows > 0; rows--, x++, b += ldb)                                                                \
             for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                               \
     }
-#define GN__DEFINE_MAPS(S, attribute, W)                                                                    \
-    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                 \
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                          \
-    }                                                                                                       \
-    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n) {                         \
-        for (int64_t i = 0; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i]; \
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                         \
+    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                      \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                               \
+    }                                                                                                            \
+    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, float mul) {        \
+        for (int64_t i = 0; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i]; \
+    }                                                                                                            \
+    static void gn__plus_##S(float *y, const float *b, int64_t n) {                                              \
+        for (int64_t i = 0; i < n; i++) y[i] += b[i];                                                            \
     }
 #endif
 #if defined(__GNUC__) || defined(__clang__)
@@ -10559,7 +10629,7 @@ typedef struct gn__kernels {
         { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##rows, gn__dot_f32_##rows, \
             gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__down_f64_##rows, gn__join_f64_##rows,    \
             gn__sum_f32_##rows, gn__sum_f64_##rows, gn__sum_wider_##rows, gn__top_f32_##rows, gn__top_f64_##rows,      \
-            gn__affine_##rows, gn__gain_##rows, __VA_ARGS__                                                            \
+            gn__affine_##rows, gn__gain_##rows, gn__plus_##rows, __VA_ARGS__                                           \
     }
 
 #if defined(__aarch64__)
@@ -10625,6 +10695,91 @@ static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
 #if GN__X86
 static const gn__tiles gn__tiles_vnni = { GN__TILES(gn__micro_pairs_vnni, 16, 7, 2) };
 #endif
+
+/* ---- products by AMX: of four tiles of C, two times two. A packed element is as many terms as have four bytes; both
+   sides are filled with 0 to whole steps, and A lies row by row ---- */
+
+enum { GN__AMX_SIDE = 32, GN__AMX_DEEP = 16 /* packed elements of a step */ };
+#if GN__AMX
+/* Tiles are set before and released after the micro tiles of a block: a thread that sleeps or is moved holds none. */
+static void gn__amx_hold(bool on) {
+    static const struct {
+        uint8_t palette, start, zero[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } config = { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
+    if (on) GN__TILES_SET(config);
+    else GN__TILES_RELEASE();
+}
+#define GN__DEFINE_MICRO_AMX(name)                                                                              \
+    static void gn__micro_##name(const void *pa, int64_t am, int64_t ak, const void *pb, void *pc, int64_t ldc, \
+                                 int64_t k, bool add) {                                                         \
+        const uint32_t *a = (const uint32_t *)pa, *b = (const uint32_t *)pb;                                    \
+        uint32_t *c = (uint32_t *)pc, *low = c + 16 * ldc;                                                      \
+        const int64_t row = 4 * am, line = 4 * ldc, wide = 4 * GN__AMX_SIDE;                                    \
+        if (add) {                                                                                              \
+            GN__TILE_LOAD(0, c, line);                                                                          \
+            GN__TILE_LOAD(1, c + 16, line);                                                                     \
+            GN__TILE_LOAD(2, low, line);                                                                        \
+            GN__TILE_LOAD(3, low + 16, line);                                                                   \
+        } else {                                                                                                \
+            GN__TILE_ZERO(0);                                                                                   \
+            GN__TILE_ZERO(1);                                                                                   \
+            GN__TILE_ZERO(2);                                                                                   \
+            GN__TILE_ZERO(3);                                                                                   \
+        }                                                                                                       \
+        for (; k > 0; k -= GN__AMX_DEEP, a += GN__AMX_DEEP, b += GN__AMX_DEEP * GN__AMX_SIDE) {                 \
+            GN__TILE_LOAD(4, b, wide);                                                                          \
+            GN__TILE_LOAD(6, a, row);                                                                           \
+            GN__TILE_MADD(name, 0, 6, 4);                                                                       \
+            GN__TILE_LOAD(5, b + 16, wide);                                                                     \
+            GN__TILE_MADD(name, 1, 6, 5);                                                                       \
+            GN__TILE_LOAD(7, a + 16 * am, row);                                                                 \
+            GN__TILE_MADD(name, 2, 7, 4);                                                                       \
+            GN__TILE_MADD(name, 3, 7, 5);                                                                       \
+        }                                                                                                       \
+        GN__TILE_STORE(0, c, line);                                                                             \
+        GN__TILE_STORE(1, c + 16, line);                                                                        \
+        GN__TILE_STORE(2, low, line);                                                                           \
+        GN__TILE_STORE(3, low + 16, line);                                                                      \
+        (void)ak;                                                                                               \
+    }
+GN__DEFINE_MICRO_AMX(tdpbf16ps)
+GN__DEFINE_MICRO_AMX(tdpbssd)
+GN__DEFINE_MICRO_AMX(tdpbuud)
+
+/* What tdpbf16ps adds, in f32, where it would take numbers below the normal range for 0: of 32 terms the even and the
+   odd ones apart, in order, then both, then to C. */
+GN__TARGET_AVX512 static void gn__micro_bf16_apart(const void *pa, int64_t am, int64_t ak, const void *pb, void *pc,
+                                                   int64_t ldc, int64_t k, bool add) {
+    typedef float vec __attribute__((vector_size(64), aligned(4), may_alias));
+    typedef uint32_t bits __attribute__((vector_size(64), aligned(4), may_alias));
+    for (int i = 0; i < GN__AMX_SIDE; i += 4)
+        for (int64_t at = 0; at < 2 * k; at += GN__AMX_DEEP) {
+            int64_t l = at % k, v = at < k ? 0 : 16;
+            const uint32_t *a = (const uint32_t *)pa + i * am + l, *b = (const uint32_t *)pb + l * GN__AMX_SIDE + v;
+            float *c = (float *)pc + i * ldc + v;
+            vec even[4] = { { 0 }, { 0 }, { 0 }, { 0 } }, odd[4] = { { 0 }, { 0 }, { 0 }, { 0 } };
+            for (int t = 0; t < GN__AMX_DEEP; t++, b += GN__AMX_SIDE) GN__UNROLL for (int r = 0; r < 4; r++) {
+                    bits w = *(const bits *)b, x = (bits){ 0 } + a[r * am + t];
+                    __asm__("vfmadd231ps %1, %2, %0" : "+v"(even[r]) : "v"(x << 16), "v"(w << 16));
+                    __asm__("vfmadd231ps %1, %2, %0" : "+v"(odd[r]) : "v"(x & 0xffff0000u), "v"(w & 0xffff0000u));
+                }
+            for (int r = 0; r < 4; r++, c += ldc) {
+                even[r] += odd[r];
+                if (add || l > 0) even[r] += *(const vec *)c;
+                *(vec *)c = even[r];
+            }
+        }
+    (void)ak;
+}
+enum { GN__AMX_BF16, GN__AMX_APART, GN__AMX_I8, GN__AMX_U8 };
+static const gn__tiles gn__tiles_amx[] = { { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_tdpbf16ps },
+                                           { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_bf16_apart },
+                                           { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_tdpbssd },
+                                           { GN__AMX_SIDE, GN__AMX_SIDE, gn__micro_tdpbuud } };
+#endif
+
 /* Tiles of pairs of 16-bit integers; no micro: none on this path. */
 static const gn__tiles *gn__pair_tiles(const gn__kernels *k) {
 #if GN__X86
@@ -12356,12 +12511,13 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
         for (int64_t l = 0; l < m; l++) gn__tree_add(&squares, (double)s[l], 1);
     }
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
-    k->affine(y, y, n, (float)off,
-              (float)(1.0 / sqrt((variance > 0           ? variance
-                                  : variance != variance ? variance
-                                                         : 0) +
-                                 gn__word_f64(j->c->attrs[0]))));
-    if (gain || bias) k->gain(y, gain, bias, n);
+    float scale = (float)(1.0 / sqrt((variance > 0           ? variance
+                                      : variance != variance ? variance
+                                                             : 0) +
+                                     gn__word_f64(j->c->attrs[0])));
+    if (gain) k->gain(y, gain, bias, n, (float)off, scale);
+    else k->affine(y, y, n, (float)off, scale);
+    if (bias && !gain) k->plus(y, bias, n);
     if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
@@ -12781,7 +12937,8 @@ typedef struct gn__gemm_job {
     int64_t chunk;           /* rows of a task that a thread takes at once: a multiple of mr, at most GN__GEMM_MC */
     int64_t room;            /* bytes of packed B */
     bool direct;             /* sums lie in C */
-    bool pairs;              /* a packed element is two terms */
+    int64_t deep;            /* terms of a packed element */
+    bool by_rows;            /* rows are packed one behind the other: AMX reads them so */
     bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
     bool local;              /* rows are packed where they are used: there are columns for one task, or they lie so */
     bool lies;               /* rows are read as they lie, but for the last that are fewer than a tile's */
@@ -12813,6 +12970,20 @@ GN__TARGET_PAIRS static void gn__pair_up(uint32_t *to, const uint16_t *first, co
         for (int64_t i = 0; i < n; i++) to[i] = low[i * stride] | (uint32_t)high[i * stride] << 16;
 }
 
+/* n elements of up to four bytes, which lie `down` apart; the first is the lowest. */
+GN__TARGET_PAIRS static void gn__quads_across(uint32_t *to, const uint8_t *x, int64_t stride, int64_t down, int64_t n,
+                                              int64_t have) {
+    const uint8_t *y = x + down, *z = y + down, *w = z + down;
+    if (have == 4 && stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = x[i] | (uint32_t)y[i] << 8 | (uint32_t)z[i] << 16 | (uint32_t)w[i] << 24;
+    else
+        for (int64_t i = 0; i < n; i++) {
+            to[i] = 0;
+            for (int64_t r = 0; r < have; r++) to[i] |= (uint32_t)x[i * stride + r * down] << 8 * r;
+        }
+}
+
 /* The least magnitude of n numbers other than 0, in units of the least one, less 1; 0xffff: there is none. */
 GN__TARGET_PAIRS static uint16_t gn__least_bf16(uint16_t least, const uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
@@ -12825,17 +12996,24 @@ GN__TARGET_PAIRS static uint16_t gn__least_bf16(uint16_t least, const uint16_t *
 #pragma GCC pop_options
 #endif
 
-/* n packed elements of a side from p on; `pairs`: of `terms`, which may be one fewer than 2 n. */
-static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t stride, int64_t n, bool pairs,
+/* n packed elements of a side from p on, each of `deep` terms; of these there are `terms`, then zeros: with two of them
+   in an element not of bf16, one at most. */
+static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t stride, int64_t n, int64_t deep,
                           int64_t terms) {
     uint8_t compute = gn__dtypes[g->dtype].compute;
     gn_dtype narrow = g->dtype == GN_BF16 ? GN_U16 : g->dtype;
-    if (pairs && gn__bytes_of(narrow) == 2) {
+    if (deep == 4) {
+        char *one = (char *)to;
+        if (stride == 1) memcpy(one, p, (size_t)terms);
+        for (int64_t i = 0; i < terms && stride != 1; i++) one[i] = p[i * stride];
+        memset(one + terms, 0, (size_t)(4 * n - terms));
+    } else if (deep == 2 && gn__bytes_of(narrow) == 2) {
         const uint16_t *from = (const uint16_t *)(const void *)p, zero = 0;
+        uint32_t *end = (uint32_t *)to + terms / 2;
         gn__pair_up((uint32_t *)to, from, from + stride, 2 * stride, terms / 2, g->dtype == GN_BF16);
-        if (terms & 1)
-            gn__pair_up((uint32_t *)to + n - 1, from + (terms - 1) * stride, &zero, 1, 1, g->dtype == GN_BF16);
-    } else if (pairs) {
+        if (terms & 1) gn__pair_up(end++, from + (terms - 1) * stride, &zero, 1, 1, g->dtype == GN_BF16);
+        memset(end, 0, (size_t)((uint32_t *)to + n - end) * sizeof *end);
+    } else if (deep == 2) {
         int32_t w[2 * GN__WIDEN];
         for (int64_t i = 0, m; i < n; i += m) {
             m = GN__MIN(n - i, (int64_t)GN__WIDEN);
@@ -12849,8 +13027,8 @@ static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t st
     else gn__load_i32((int32_t *)to, g->dtype == GN_U32 ? GN_I32 : g->dtype, p, stride, n);
 }
 
-static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
-    return !pairs && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
+static bool gn__pack_direct(const gn__gemm *g, int64_t deep) {
+    return deep == 1 && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
 }
 
 #if GN__VECTORS
@@ -12874,16 +13052,15 @@ static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
 
 /* One panel of mr rows of A from `row`, zero-padded, k packed elements deep from `at`: k by mr. */
 GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
-                                    int mr, bool pairs) {
+                                    int mr, int64_t deep) {
     double line[GN__GEMM_MR][GN__GEMM_KC];
     const void *from[GN__GEMM_MR];
-    bool direct = gn__pack_direct(g, pairs) && g->ak == 1;
-    int64_t deep = pairs ? 2 : 1;
+    bool direct = gn__pack_direct(g, deep) && g->ak == 1;
     for (int i = 0; i < GN__GEMM_MR; i++) {
         const char *p = i < mr && i < rows ? gn__gemm_a(g, row + i, at * deep) : NULL;
         from[i] = p && direct ? (const void *)p : i < mr ? line[i] : from[0];
         if (!p && i < mr) memset(line[i], 0, (size_t)k * (g->dtype == GN_F64 ? 8 : 4));
-        else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, pairs, GN__MIN(g->k - at * deep, k * deep));
+        else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, deep, GN__MIN(g->k - at * deep, k * deep));
     }
     if (g->dtype == GN_F64) GN__PACK_TURN(64);
     else GN__PACK_TURN(32);
@@ -12891,16 +13068,15 @@ GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, i
 
 /* Columns of B that lie in a row: lines of a cache are turned at a time. */
 static void gn__pack_turned(char *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr,
-                            bool pairs) {
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4, deep = pairs ? 2 : 1,
-            side = GN__TURN_BYTES / size;
+                            int64_t deep) {
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4, side = GN__TURN_BYTES / size;
     char lines[GN__TURN_BYTES * GN__GEMM_KC];
-    bool direct = gn__pack_direct(g, pairs);
+    bool direct = gn__pack_direct(g, deep);
     for (int64_t i = 0, n; i < cols; i += n) {
         const char *from = g->b + (at * deep * g->bk + (col + i) * g->bn) * bytes;
         n = GN__MIN(GN__MIN(cols - i, side), nr - i % nr);
         for (int64_t l = 0; l < n && !direct; l++)
-            gn__pack_line(lines + l * k * size, g, from + l * g->bn * bytes, g->bk, k, pairs,
+            gn__pack_line(lines + l * k * size, g, from + l * g->bn * bytes, g->bk, k, deep,
                           GN__MIN(g->k - at * deep, k * deep));
         gn__plane p = { .to = out + (i / nr * nr * k + i % nr) * size,
                         .from = direct ? from : lines,
@@ -12928,45 +13104,83 @@ static void gn__pack_lying(char *out, const gn__gemm *g, int64_t col, int64_t co
     }
 }
 
+/* A row of packed elements of n columns, each of `have` of its `deep` terms, in rows that lie g->bk apart. */
+static void gn__pack_across(uint32_t *to, const gn__gemm *g, const char *p, int64_t n, int64_t deep, int64_t have) {
+    uint32_t second[GN__GEMM_NC + 64];
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
+    if (have <= 0) memset(to, 0, (size_t)n * sizeof *to);
+    else if (deep == 4) gn__quads_across(to, (const uint8_t *)p, g->bn, g->bk, n, GN__MIN(have, 4));
+    else if (deep == 2 && bytes == 2) {
+        const uint16_t *first = (const uint16_t *)(const void *)p;
+        gn__pair_up(to, first, have > 1 ? first + g->bk : first, g->bn, n, g->dtype == GN_BF16);
+        for (int64_t i = 0; i < n && have < 2; i++) to[i] &= g->dtype == GN_BF16 ? 0xffff0000u : 0xffffu;
+    } else gn__pack_line(to, g, p, g->bn, n, 1, n);
+    if (have <= 0 || deep != 2 || bytes != 1) return;
+    memset(second, 0, (size_t)n * sizeof *second);
+    if (have > 1) gn__pack_line(second, g, p + g->bk, g->bn, n, 1, n);
+    for (int64_t i = 0; i < n; i++) to[i] = (to[i] & 0xffff) | second[i] << 16;
+}
+
+/* A panel of rows of A that lie side by side, of several terms an element: packed across, and turned if they are to lie
+   one behind the other. */
+GN__NOINLINE static void gn__pack_a_across(const gn__gemm_job *j, void *out, int64_t row, int64_t rows, int64_t at,
+                                           int64_t k) {
+    uint32_t lines[GN__AMX_SIDE * GN__GEMM_KC], *to = j->by_rows ? lines : (uint32_t *)out;
+    gn__gemm turned = *j->g;
+    int64_t mr = j->tiles->mr, deep = j->deep, bytes = (int64_t)gn__bytes_of(turned.dtype);
+    turned.bk = turned.ak;
+    turned.bn = 1;
+    rows = GN__MIN(rows, mr);
+    for (int64_t l = 0; l < k; l++) {
+        int64_t term = (at + l) * deep, have = turned.k - term;
+        const char *p = turned.a + ((have > 0 ? term : 0) * turned.ak + row) * bytes;
+        gn__pack_across(to + l * mr, &turned, p, rows, deep, have);
+        memset(to + l * mr + rows, 0, (size_t)(mr - rows) * sizeof *to);
+    }
+    gn__plane p = { .to = (char *)out, .from = (const char *)lines, .rows = mr, .n = k, .to_row = 4 * k };
+    p.from_step = 4 * mr;
+    if (j->by_rows) gn__plane_turn_32(&p);
+}
+
+/* A panel of rows of A as gn__pack_a has it, or for AMX. */
+static void gn__pack_panel(const gn__gemm_job *j, char *out, int64_t row, int64_t rows, int64_t at, int64_t k) {
+    const gn__gemm *g = j->g;
+    if (j->deep > 1 && g->am == 1 && g->ak != 1 && !g->lead) gn__pack_a_across(j, out, row, rows, at, k);
+    else if (!j->by_rows) gn__pack_a(out, g, row, rows, at, k, j->tiles->mr, j->deep);
+    else
+        for (int i = 0; i < j->tiles->mr; i++, out += 4 * k)
+            if (i < rows)
+                gn__pack_line(out, g, gn__gemm_a(g, row + i, at * j->deep), g->ak, k, j->deep,
+                              GN__MIN(g->k - at * j->deep, k * j->deep));
+            else memset(out, 0, (size_t)(4 * k));
+}
+
 /* k x cols of B, in packed elements, from (at, col): panels of nr columns, k by nr, zero-padded. */
 GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
-                                    int nr, bool pairs) {
+                                    int nr, int64_t deep) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr,
             size = g->dtype == GN_F64 ? 8 : 4;
     double line[GN__GEMM_NC + 64];
-    uint32_t second[GN__GEMM_NC + 64];
     if (g->win) {
         gn__windows_pack(out, g->win, col, cols, at, k, nr);
         return;
     }
     if (g->bk == 1 && g->bn != 1) {
-        gn__pack_turned((char *)out, g, col, cols, at, k, nr, pairs);
+        gn__pack_turned((char *)out, g, col, cols, at, k, nr, deep);
         return;
     }
-    if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) {
+    if (gn__pack_direct(g, deep) && g->bn == 1 && padded == cols) {
         gn__pack_lying((char *)out, g, col, cols, at, k, nr);
         return;
     }
     memset(line, 0, (size_t)(padded * size));
     for (int64_t l = 0; l < k; l++) {
-        const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
-        bool both = 2 * (at + l) + 1 < g->k;
-        uintptr_t ahead = (uintptr_t)p + (uintptr_t)(GN__GEMM_AHEAD * (pairs ? 2 : 1) * g->bk * bytes);
+        int64_t term = (at + l) * deep, have = deep > 1 ? g->k - term : 1;
+        const char *p = g->b + ((have > 0 ? term : 0) * g->bk + col * g->bn) * bytes;
+        uintptr_t ahead = (uintptr_t)p + (uintptr_t)(GN__GEMM_AHEAD * deep * g->bk * bytes);
         for (int64_t i = 0; i < cols * bytes && g->bn == 1; i += 64)
             __builtin_prefetch((const void *)(ahead + (uintptr_t)i), 0, 2);
-        if (pairs && bytes == 2) {
-            const uint16_t *first = (const uint16_t *)(const void *)p;
-            gn__pair_up((uint32_t *)(void *)line, first, both ? first + g->bk : first, g->bn, cols,
-                        g->dtype == GN_BF16);
-            for (int64_t i = 0; i < cols && !both; i++)
-                ((uint32_t *)(void *)line)[i] &= g->dtype == GN_BF16 ? 0xffff0000u : 0xffffu;
-        } else gn__pack_line(line, g, p, g->bn, cols, false, cols);
-        if (pairs && bytes == 1) {
-            memset(second, 0, (size_t)cols * sizeof *second);
-            if (both) gn__pack_line(second, g, p + g->bk, g->bn, cols, false, cols);
-            for (int64_t i = 0; i < cols; i++)
-                ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
-        }
+        gn__pack_across((uint32_t *)(void *)line, g, p, cols, deep, have);
         gn__pack_row((char *)out + l * nr * size, (const char *)line, padded / nr, nr * size, k);
     }
 }
@@ -12978,7 +13192,7 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
     for (int64_t p = begin * mr; p < end * mr; p += mr)
         for (int64_t at = 0; at < j->k && !gn__pool_stops(j->g->pool); at += j->kc) {
             int64_t k = GN__MIN(j->k - at, j->kc);
-            gn__pack_a(j->a + (padded * at + p * k) * j->size, j->g, j->row + p, j->rows - p, at, k, mr, j->pairs);
+            gn__pack_panel(j, j->a + (padded * at + p * k) * j->size, j->row + p, j->rows - p, at, k);
         }
 }
 
@@ -12995,7 +13209,7 @@ GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, void *sums, int64_t r
     for (int64_t i = 0, m; g->bias && i < n; i += m) {
         const char *p = g->bias->p + (col + i) * g->bias->strides[0] * bytes;
         m = GN__MIN(n - i, (int64_t)GN__GEMM_NC);
-        gn__pack_line(room, g, p, g->bias->strides[0], m, false, m);
+        gn__pack_line(room, g, p, g->bias->strides[0], m, 1, m);
         if (compute == GN__F32)
             for (int64_t l = 0; l < m; l++) ((float *)sums)[i + l] += ((float *)(void *)room)[l];
         else if (compute == GN__F64)
@@ -13018,6 +13232,15 @@ static int64_t gn__gemm_lows(const gn__gemm_job *j, int64_t rows) {
     return 0;
 }
 
+/* Around micro tiles. */
+static void gn__tiles_hold(const gn__gemm_job *j, bool on) {
+#if GN__AMX
+    if (j->by_rows) gn__amx_hold(on);
+#else
+    (void)j, (void)on;
+#endif
+}
+
 /* Micro tiles of rows, packed at `a` or as they lie there; those that stick out go through `edge`, those of the last
    rows which are fewer than a tile's, if no others are packed, from `rest`. */
 static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *rest, const char *b, char *c, int64_t ldc,
@@ -13025,6 +13248,7 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
     const gn__tiles *tiles = j->tiles;
     int64_t nr = tiles->nr, size = j->size, row = j->lies ? j->g->am : k, lows = gn__gemm_lows(j, rows), mr;
     bool thins = tiles == &j->kernels->f32 && j->kernels->thin;
+    gn__tiles_hold(j, true);
     for (int64_t p = 0; p < rows; p += mr) {
         bool low = p >= rows - lows;
         mr = low ? GN__GEMM_LOW : tiles->mr;
@@ -13034,7 +13258,10 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
             bool thin = thins && !low && cols - q <= nr / 2;
             gn__micro micro = low ? j->kernels->low : thin ? j->kernels->thin : tiles->micro;
             char *to = c + (p * ldc + q) * size;
-            int64_t am = lies ? row : 1, ak = lies ? 1 : mr, high = GN__MIN(mr, rows - p), wide = GN__MIN(nr, cols - q);
+            int64_t am = lies         ? row
+                         : j->by_rows ? k
+                                      : 1,
+                    ak = lies || j->by_rows ? 1 : mr, high = GN__MIN(mr, rows - p), wide = GN__MIN(nr, cols - q);
             if (high == mr && wide == (thin ? nr / 2 : nr)) {
                 micro(from, am, ak, b + q * k * size, to, ldc, k, add);
                 continue;
@@ -13045,6 +13272,7 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
             for (int64_t i = 0; i < high; i++) memcpy(to + i * ldc * size, edge + i * nr * size, (size_t)(wide * size));
         }
     }
+    gn__tiles_hold(j, false);
 }
 
 /* Sums over at most GN__GEMM_DEEP terms are added to those before them, f32 in f64 and f64 in two parts, and at the end
@@ -13137,8 +13365,8 @@ static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, ch
 /* The rows [q, q + rows) of a part: sums over the terms whose B is packed. */
 static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t q, int64_t rows) {
     const gn__gemm *g = j->g;
-    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc, at = t->at,
-            end = t->end, kept = gn__gemm_waits(j) ? q : 0, high = (j->rows + mr - 1) / mr * mr,
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = GN__GEMM_DEEP / j->deep,
+            at = t->at, end = t->end, kept = gn__gemm_waits(j) ? q : 0, high = (j->rows + mr - 1) / mr * mr,
             wide = (t->cols + nr - 1) / nr * nr, lies = j->lies ? gn__gemm_lows(j, rows) ? rows : rows / mr * mr : 0;
     bool stored = end == j->k && (!j->direct || g->bias || g->win || g->k == 0),
          whole = !j->direct && !g->bias && !g->win && g->k > 0 && t->cols == g->n; /* its rows are stored as one */
@@ -13150,8 +13378,7 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
                         : j->local ? t->own
                                    : j->a + (high * l + row * k) * size;
         for (int64_t i = lies; i < rows && j->local; i += mr)
-            gn__pack_a(j->lies ? t->own : t->own + i * k * size, g, j->row + row + i, rows - i, l, k, (int)mr,
-                       j->pairs);
+            gn__pack_panel(j, j->lies ? t->own : t->own + i * k * size, j->row + row + i, rows - i, l, k);
         gn__gemm_block(j, a, t->own, t->b + wide * (l - at) * size, c, ldc, rows, t->cols, k,
                        j->joins ? l % deep > 0 : l > 0, t->edge);
         if (j->joins && ((l + k) % deep == 0 || l + k == j->k))
@@ -13183,7 +13410,7 @@ static void gn__gemm_task(const gn__gemm_job *j, gn__gemm_share *s) {
         t->end = GN__MIN(t->at + GN__GEMM_SPAN * j->kc, j->k);
         for (int64_t l = t->at, k; l < t->end; l += k) {
             k = GN__MIN(t->end - l, j->kc);
-            gn__pack_b(t->b + wide * (l - t->at) * j->size, j->g, t->col, t->cols, l, k, (int)nr, j->pairs);
+            gn__pack_b(t->b + wide * (l - t->at) * j->size, j->g, t->col, t->cols, l, k, (int)nr, j->deep);
         }
         gn__atomic_store(&s->next, 0);
         if (t->end == j->k) gn__atomic_store(&s->state, GN__SHARE_OPEN);
@@ -13252,32 +13479,80 @@ static int gn__least_exponent(const gn__gemm *g, const char *p, int64_t rows, in
 
 enum { GN__PAIRS_TERMS = 1 << 15 }; /* products of a product that packing pairs pays for */
 
-/* Whether sums of pairs have the bits that f32 gives: their instruction takes numbers below the normal range for 0. All
-   sums are multiples of what the product of the least two is a multiple of: when that is normal, so are they. */
-static bool gn__sums_bf16_pairs(const gn__gemm *g, const gn__kernels *k) {
-    if (g->dtype != GN_BF16 || g->lead || g->win || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs)) return false;
-    if ((double)g->m * (double)g->n * (double)g->k < GN__PAIRS_TERMS) return false;
-    int a = gn__least_exponent(g, g->a, g->m, g->k, g->am, g->ak), b = 0;
+/* Whether all sums of products are in the normal range: they are multiples of what the product of the least two is a
+   multiple of, and when that is normal, so are they. */
+static bool gn__sums_are_normal(const gn__gemm *g) {
+    int a = g->lead ? 0 : gn__least_exponent(g, g->a, g->m, g->k, g->am, g->ak), b = 0;
     if (a) b = gn__least_exponent(g, g->b, g->k, g->n, g->bk, g->bn);
     return a && b && a + b - 2 * 127 - 2 * 7 >= -126;
 }
 
-/* What a product's tiles are. */
-static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
+/* Tiles for bf16, whose instructions take numbers below the normal range for 0; NULL: those of f32. Pairs give the bits
+   of f32, unless there are such numbers. AMX adds in another order: the shape alone says whether that is the order (of
+   an invariant pool, without the number of rows), and other tiles keep to it where there are such numbers. */
+static const gn__tiles *gn__tiles_for_bf16(const gn__gemm *g, const gn__kernels *k, bool normal) {
+#if GN__AMX
+    if (g->pool && g->pool->amx) return &gn__tiles_amx[normal ? GN__AMX_BF16 : GN__AMX_APART];
+#else
+    (void)g;
+#endif
+    return normal ? &k->bf16 : NULL;
+}
+static const gn__tiles *gn__bf16_tiles(const gn__gemm *g, const gn__kernels *k) {
+    bool amx = g->pool && g->pool->amx;
+    double rows = amx && g->pool->invariant ? 1 : (double)g->m;
+    if (g->dtype != GN_BF16 || g->win || rows * (double)g->n * (double)g->k < GN__PAIRS_TERMS) return NULL;
+    if (!amx && (g->lead || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs))) return NULL;
+    return gn__tiles_for_bf16(g, k, gn__sums_are_normal(g));
+}
+
+/* Tiles for integers of 16 bits and fewer, whose sums have the same bits on every path, and terms of a packed element;
+   no micro: they are packed as i32. */
+static const gn__tiles *gn__narrow_tiles(const gn__gemm *g, const gn__kernels *k, int64_t *out_deep) {
+    *out_deep = 2;
+#if GN__AMX
+    bool pays = (double)g->m * (double)g->n * (double)g->k >= GN__PAIRS_TERMS;
+    if (pays && g->pool && g->pool->amx && !g->win && (g->dtype == GN_I8 || g->dtype == GN_U8)) {
+        *out_deep = 4;
+        return &gn__tiles_amx[g->dtype == GN_I8 ? GN__AMX_I8 : GN__AMX_U8];
+    }
+#else
+    (void)g;
+#endif
+    return gn__pair_tiles(k);
+}
+
+static bool gn__tiles_lie_by_rows(const gn__tiles *t) {
+#if GN__AMX
+    return t >= gn__tiles_amx && t < gn__tiles_amx + GN__LENGTH(gn__tiles_amx);
+#else
+    (void)t;
+    return false;
+#endif
+}
+
+/* What a product's tiles are; bf16: those that gn__bf16_tiles gives. */
+static void gn__gemm_prepare(gn__gemm_job *j, const gn__tiles *bf16) {
     const gn__gemm *g = j->g;
     uint8_t compute = gn__dtypes[g->dtype].compute;
     bool floats = compute == GN__F32 || compute == GN__F64;
-    j->pairs = bf16 || (!floats && gn__bytes_of(g->dtype) < 4 && j->kernels->pairs.micro);
-    j->tiles = bf16                 ? &j->kernels->bf16
+    j->deep = bf16 ? 2 : 1;
+    j->tiles = bf16                 ? bf16
                : compute == GN__F32 ? &j->kernels->f32
                : compute == GN__F64 ? &j->kernels->f64
-               : j->pairs           ? gn__pair_tiles(j->kernels)
                                     : &j->kernels->i32;
+    if (!floats && gn__bytes_of(g->dtype) < 4) {
+        const gn__tiles *narrow = gn__narrow_tiles(g, j->kernels, &j->deep);
+        if (narrow->micro) j->tiles = narrow;
+        else j->deep = 1;
+    }
+    j->by_rows = gn__tiles_lie_by_rows(j->tiles);
     j->size = compute == GN__F64 ? 8 : 4;
-    j->direct = gn__pack_direct(g, j->pairs) && (!g->win || g->win->direct);
+    j->direct = gn__pack_direct(g, j->deep) && (!g->win || g->win->direct);
     j->joins = floats && g->k > GN__GEMM_DEEP;
-    j->k = j->pairs ? (g->k + 1) / 2 : g->k;
-    j->kc = bf16 ? GN__GEMM_KC / 2 : GN__GEMM_KC;
+    j->k = (g->k + j->deep - 1) / j->deep;
+    if (j->by_rows) j->k = (j->k + GN__AMX_DEEP - 1) / GN__AMX_DEEP * GN__AMX_DEEP;
+    j->kc = bf16 && !j->by_rows ? GN__GEMM_KC / 2 : GN__GEMM_KC;
     j->room = (GN__GEMM_NC + 64) * GN__MIN(j->k, GN__GEMM_SPAN * j->kc) * j->size;
 }
 
@@ -13302,7 +13577,7 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     int64_t mr = j->tiles->mr, nr = j->tiles->nr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
             threads = pool ? (int64_t)pool->n_threads + 1 : 1,
             most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr);
-    j->lies = g->win && g->ak == 1 && gn__pack_direct(g, j->pairs);
+    j->lies = g->win && g->ak == 1 && gn__pack_direct(g, j->deep);
     if (j->lies) most = g->m;
     int64_t even = (tiles_n + threads - 1) / threads * threads; /* each task lays windows out anew */
     if (g->win && tiles_n > 1 && even <= (g->n + nr - 1) / nr) tiles_n = even;
@@ -13352,7 +13627,7 @@ static bool gn__small_widens(const gn__gemm_job *j) {
     const gn__gemm *g = j->g;
     bool halves = g->dtype == GN_F16 || g->dtype == GN_BF16, left = g->ak == 1 ? g->am == g->k : g->am == 1,
          right = g->bn == 1 ? g->bk == g->n : g->bk == 1 && g->bn == g->k;
-    return halves && !j->pairs && !g->lead && !g->win && left && (g->ak == 1 || g->ak == g->m) && right &&
+    return halves && j->deep == 1 && !g->lead && !g->win && left && (g->ak == 1 || g->ak == g->m) && right &&
            g->m * g->n <= GN__SMALL_SIDES;
 }
 
@@ -13362,7 +13637,7 @@ static size_t gn__small_bytes(const gn__gemm_job *j) {
 }
 
 /* Makes j what g's shape needs. Bytes of scratch. */
-static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
+static size_t gn__small_prepare(gn__gemm_job *j, const gn__tiles *bf16) {
     const gn__gemm *g = j->g;
     gn__gemm_prepare(j, bf16);
     int64_t mr = j->tiles->mr, nr = j->tiles->nr;
@@ -13379,14 +13654,14 @@ static const void *gn__tiny_side(void *room, const gn__gemm *g, const char *p, i
                                  int64_t col) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4;
     for (int64_t i = 0; i < rows; i++)
-        gn__pack_line((char *)room + i * cols * size, g, p + i * row * bytes, col, cols, false, cols);
+        gn__pack_line((char *)room + i * cols * size, g, p + i * row * bytes, col, cols, 1, cols);
     return room;
 }
 
 static bool gn__gemm_tiny(const gn__gemm_job *j) {
     const gn__gemm *g = j->g;
     bool wide = g->dtype == GN_F64;
-    if (!j->kernels->tiny[wide] || j->tiles == &j->kernels->i32 || j->pairs || g->m < 4 || g->n < 4 || g->lead ||
+    if (!j->kernels->tiny[wide] || j->tiles == &j->kernels->i32 || j->deep > 1 || g->m < 4 || g->n < 4 || g->lead ||
         g->win || (g->m + g->n) * g->k > GN__TINY_SIDES || (g->m * g->n > GN__TINY_SIDES && !j->direct))
         return false;
     double left[GN__TINY_SIDES], right[GN__TINY_SIDES], sums[GN__TINY_SIDES];
@@ -13423,7 +13698,7 @@ static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
     wide.c = (char *)c;
     wide.bias = NULL;
     wide.dtype = GN_F32;
-    gn__small_prepare(&job, false);
+    gn__small_prepare(&job, NULL);
     gn__gemm_small(&job, scratch);
     if (!g->bias) gn__store_f32(c, g->dtype, g->c, 1, g->m * g->n);
     for (int64_t i = 0; i < g->m && g->bias; i++) gn__gemm_store(g, c + i * g->n, i, 0, g->n);
@@ -13433,8 +13708,8 @@ static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
 static bool gn__small_pairs(const gn__gemm_job *j, char *scratch) {
     const gn__gemm *g = j->g;
     int64_t mr = j->tiles->mr, nr = j->tiles->nr;
-    if (!j->pairs || g->dtype != GN_BF16 || g->ak != 1 || g->bn != 1 || g->k % 2 || g->n % nr || g->bias ||
-        j->k > j->kc || j->tile_m > j->chunk)
+    if (g->dtype != GN_BF16 || g->k != 2 * j->k || j->deep != 2 || g->ak != 1 || g->bn != 1 || g->n % nr || g->bias ||
+        g->lead || j->k > j->kc || j->tile_m > j->chunk)
         return false;
     uint32_t *b = (uint32_t *)(void *)(scratch + GN__GEMM_EDGE);
     float *c = (float *)(void *)((char *)b + j->room);
@@ -13449,9 +13724,11 @@ static bool gn__small_pairs(const gn__gemm_job *j, char *scratch) {
             const uint16_t *row = (const uint16_t *)(const void *)g->b + 2 * l * g->bk + q;
             gn__pair_up(b + q * j->k + l * nr, row, row + g->bk, 1, nr, true);
         }
+    gn__tiles_hold(j, true);
     for (int64_t i = 0; i < g->m; i += mr)
         for (int64_t q = 0; q < g->n; q += nr)
             j->tiles->micro(a + i * j->k, j->k, 1, b + q * j->k, c + i * g->n + q, g->n, j->k, false);
+    gn__tiles_hold(j, false);
     gn__store_f32(c, GN_BF16, g->c, 1, g->m * g->n);
     return true;
 }
@@ -13464,17 +13741,17 @@ static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
     }
     int64_t mr = j->tiles->mr;
     j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
-    for (int64_t p = 0; p < j->rows; p += mr)
-        gn__pack_a(j->a + p * j->k * j->size, j->g, p, j->rows - p, 0, j->k, (int)mr, j->pairs);
+    for (int64_t p = 0; p < j->rows; p += mr) gn__pack_panel(j, j->a + p * j->k * j->size, p, j->rows - p, 0, j->k);
     gn__gemm_share s = { .part = { .rows = j->rows, .cols = j->g->n } };
     gn__gemm_scratch(j, &s.part, scratch);
     gn__gemm_task(j, &s);
 }
 
 static bool gn__gemm_small_one(gn__gemm_job *j) {
-    size_t bytes = gn__small_prepare(j, false);
+    size_t bytes = gn__small_prepare(j, NULL);
     if (gn__gemm_tiny(j)) return true;
-    if (gn__sums_bf16_pairs(j->g, j->kernels)) bytes = gn__small_prepare(j, true);
+    const gn__tiles *bf16 = gn__bf16_tiles(j->g, j->kernels);
+    if (bf16) bytes = gn__small_prepare(j, bf16);
     char *raw = (char *)gn_alloc(bytes + 64);
     if (raw) gn__gemm_small(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
     gn_free(raw);
@@ -13494,8 +13771,9 @@ static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm g = *t->g;
     gn__gemm_job j = { .g = &g, .kernels = gn__kernels_of(t->pool) }, pairs = j;
     int64_t bytes = (int64_t)gn__bytes_of(g.dtype);
-    size_t room = gn__small_prepare(&j, false), other = 0;
-    if (g.dtype == GN_BF16 && j.kernels->bf16.micro) other = gn__small_prepare(&pairs, true);
+    size_t room = gn__small_prepare(&j, NULL), other = 0;
+    bool has = g.dtype == GN_BF16 && j.kernels->bf16.micro;
+    if (has) other = gn__small_prepare(&pairs, gn__tiles_for_bf16(&g, j.kernels, true));
     char *raw = (char *)gn_alloc(GN__MAX(room, other) + 64);
     if (!raw) {
         gn__atomic_store(&t->failed, 1);
@@ -13505,8 +13783,9 @@ static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
         g.a = t->a->p + gn__view_offset(t->a, t->a->rank, i) * bytes;
         g.b = t->b->p + gn__view_offset(t->b, t->b->rank, i) * bytes;
         g.c = t->c + i * g.m * g.n * bytes;
-        gn__gemm_small(gn__sums_bf16_pairs(&g, j.kernels) ? &pairs : &j,
-                       (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+        const gn__tiles *tiles = gn__bf16_tiles(&g, j.kernels);
+        if (tiles) pairs.tiles = tiles;
+        gn__gemm_small(tiles ? &pairs : &j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
     }
     gn_free(raw);
 }
@@ -13541,7 +13820,7 @@ static const char *gn__gemv_few(const gn__gemv *j, void *room, int64_t which, in
     if (j->x) return j->x + (which * j->ldx + at) * (j->wide ? 8 : 4);
     const char *from =
         j->turned ? g->b + (which * g->bn + at * g->bk) * (int64_t)gn__bytes_of(g->dtype) : gn__gemm_a(g, which, at);
-    gn__pack_line(room, g, from, j->turned ? g->bk : g->ak, n, false, n);
+    gn__pack_line(room, g, from, j->turned ? g->bk : g->ak, n, 1, n);
     return (const char *)room;
 }
 
@@ -13603,8 +13882,8 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
             const char *b = direct ? gn__gemv_row(j, col + i, at) : (const char *)room;
             terms = GN__MIN(j->g->k - at, outs == 4 ? piece : 4 * piece);
             for (int64_t l = 0; l < outs && !direct; l++)
-                gn__pack_line((char *)room + l * ldb * size, j->g, gn__gemv_row(j, col + i + l, at), j->wk, terms,
-                              false, terms);
+                gn__pack_line((char *)room + l * ldb * size, j->g, gn__gemv_row(j, col + i + l, at), j->wk, terms, 1,
+                              terms);
             for (int64_t r = 0; r < j->few; r++) {
                 const char *x = gn__gemv_few(j, few, r, at, terms);
                 gn_dtype of = direct || j->wide ? d : GN_F32;
@@ -13682,8 +13961,7 @@ static void gn__gemv_store(const gn__gemv *j, const double *total, const double 
     gn__gemm one = *j->g;
     one.n = j->n * j->few; /* as a single row */
     one.bias = NULL;
-    if (j->turned && j->g->bias)
-        gn__pack_line(bias, j->g, j->g->bias->p, j->g->bias->strides[0], j->few, false, j->few);
+    if (j->turned && j->g->bias) gn__pack_line(bias, j->g, j->g->bias->p, j->g->bias->strides[0], j->few, 1, j->few);
     for (int64_t r = 0; r < j->few; r++)
         for (int64_t i = 0; i < n; i++) {
             int64_t from = r * n + i, to = j->turned ? i * j->few + r : from;
@@ -13986,7 +14264,7 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
 #endif
     if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
     if (!gn__is_long(g->dtype)) {
-        gn__gemm_prepare(&j, gn__sums_bf16_pairs(&copy, j.kernels));
+        gn__gemm_prepare(&j, gn__bf16_tiles(&copy, j.kernels));
         return gn__gemm_panels(&j, pool);
     }
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1),
@@ -16874,7 +17152,7 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, flo
     a->scores = gn__tile_carve(&room, (GN__TILE_KEYS + mr) * nr);
     a->top = gn__tile_carve(&room, GN__TILE_QUERIES);
     a->weight = (double *)(void *)gn__tile_carve(&room, 2 * GN__TILE_QUERIES);
-    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr, false);
+    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr, 1);
     a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
     memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
     float sink = (float)gn__sink_of(a->j, a->h);
@@ -16934,12 +17212,13 @@ GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t f
     gn__exp_f32(pool, shrink, shrink, nr);
     for (int64_t i = 0; i < n; i++) {
         ones[i] = 1;
-        a->k->gain(a->scores + i * nr, NULL, less, nr);
+        a->k->plus(a->scores + i * nr, less, nr);
     }
     gn__exp_f32(pool, a->scores, a->scores, n * nr);
     a->k->axpy(part, ones, a->scores, nr, n, nr);
     for (int64_t l = 0; l < nr; l++) a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];
-    for (int64_t e = 0; e < a->E && shrinks; e++) a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr);
+    for (int64_t e = 0; e < a->E && shrinks; e++)
+        a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr, 0, 1);
 }
 
 /* A weight of 0 must not meet infinity or NaN where a query does not see the value. */
@@ -16955,9 +17234,8 @@ GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
     for (int64_t key = gn__keys_past(a->j, a->t), n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
         n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
         bool hides = a->j->mask.p || key + n > least || key < past;
-        for (int64_t p = 0; p < n; p += mr)
-            gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr, false);
-        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr, false);
+        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr, 1);
+        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr, 1);
         if (hides && !gn__tile_is_finite(a, n)) return false;
         for (int64_t i = 0; i < a->n; i += nr) {
             if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key ||
@@ -27731,8 +28009,8 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bo
     if (in->op == GN_OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT][GN__ISA__COUNT] = {
             GN__BY_ISA(WHERE, f32, f32_avx2, f32_avx512), GN__BY_ISA(WHERE, f64, f64_avx2, f64_avx512),
-            GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, i64, i64),
-            GN__BY_ISA(WHERE, i64, i64, i64)
+            GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, f64_avx2, f64_avx512),
+            GN__BY_ISA(WHERE, i64, f64_avx2, f64_avx512)
         };
         where[compute][isa](y, x, in->p, whole);
     } else gn__ops[in->op].tile[compute][isa](y, x, in->p, whole);
@@ -28024,6 +28302,83 @@ static void gn__loop_loads(const gn__loop *j, char *const *own, char **now, int6
     }
 }
 
+#if GN__X86
+/* n elements, a multiple of 16, of f16 or bf16 to f64, i8 or u8, by way of f32 in registers alone. */
+GN__TARGET_AVX512 static void gn__cast_halves(char *to, gn_dtype d, const uint16_t *x, bool bf16, int64_t n) {
+    typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
+    typedef uint16_t few __attribute__((vector_size(16), may_alias, aligned(2)));
+    typedef int32_t ints __attribute__((vector_size(64), may_alias));
+    typedef uint32_t bits8 __attribute__((vector_size(32))), bits16 __attribute__((vector_size(64)));
+    typedef uint8_t bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    typedef double wide __attribute__((vector_size(64), may_alias, aligned(8)));
+    float bounds[2] = { (float)gn__f64_int(-INFINITY, d), (float)gn__f64_int(INFINITY, d) };
+    const gn__float16 least = (gn__float16){ 0 } + bounds[0], most = (gn__float16){ 0 } + bounds[1];
+    for (int64_t i = 0; i < n && d == GN_F64; i += 8) {
+        few h = *(const few *)(const void *)(x + i);
+        gn__float8 v;
+        wide w;
+        if (bf16) v = (gn__float8)(__builtin_convertvector(h, bits8) << 16);
+        else __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(h));
+        __asm__("vcvtps2pd %1, %0" : "=v"(w) : "v"(v));
+        *(wide *)(void *)(to + 8 * i) = w;
+    }
+    for (int64_t i = 0; i < n && d != GN_F64; i += 16) {
+        halves h = *(const halves *)(const void *)(x + i);
+        gn__float16 v;
+        ints w;
+        bytes b;
+        if (bf16) v = (gn__float16)(__builtin_convertvector(h, bits16) << 16);
+        else __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(h));
+        v = (gn__float16)((ints)v & (ints)(v == v)); /* NaN is 0 */
+        __asm__("vmaxps %1, %0, %0" : "+v"(v) : "v"(least));
+        __asm__("vminps %1, %0, %0" : "+v"(v) : "v"(most));
+        __asm__("vcvttps2dq %1, %0" : "=v"(w) : "v"(v));
+        __asm__("vpmovdb %1, %0" : "=v"(b) : "v"(w));
+        *(bytes *)(void *)(to + i) = b;
+    }
+}
+
+/* n elements, a multiple of 16, of bytes to bf16, which has them all, and of f64 to f16, rounded once. */
+GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn_dtype from, int64_t n) {
+    typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
+    typedef short few __attribute__((vector_size(16), may_alias, aligned(2)));
+    typedef char bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    for (int64_t i = 0; i < n && from != GN_F64; i += 16) {
+        bytes b = *(const bytes *)(const void *)(x + i);
+        gn__float16 v;
+        halves h;
+        if (from == GN_I8) __asm__("vpmovsxbd %1, %0" : "=v"(v) : "v"(b));
+        else __asm__("vpmovzxbd %1, %0" : "=v"(v) : "v"(b));
+        __asm__("vcvtdq2ps %0, %0" : "+v"(v));
+        __asm__("vpsrld $16, %0, %0" : "+v"(v));
+        __asm__("vpmovdw %1, %0" : "=v"(h) : "v"(v));
+        *(halves *)(void *)(to + i) = h;
+    }
+    for (int64_t i = 0; i < n && from == GN_F64; i += 8)
+        *(few *)(void *)(to + i) = __builtin_ia32_vcvtps2ph256(gn__f64_odd_8((const double *)(const void *)x + i), 0);
+}
+
+/* Whether a tile of a loop that is one cast was done that way. */
+static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
+    const gn_kernel_step *step = j->step;
+    const gn_instr *in = &j->run->plan->layout.instrs[step->instr];
+    const gn_load *load = &j->run->plan->layout.loads[step->load];
+    gn_dtype from = (gn_dtype)in->in_dtype, to = j->out.dtype;
+    bool bytes = from == GN_I8 || from == GN_U8, halves = from == GN_F16 || from == GN_BF16,
+         widens = halves && (to == GN_F64 || to == GN_I8 || to == GN_U8),
+         narrows = (bytes && to == GN_BF16) || (from == GN_F64 && to == GN_F16);
+    if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
+        !(widens || narrows) || load->constant)
+        return false;
+    const char *x =
+        gn__flat_place(&load->view, gn__dtypes[from].narrow, j->run->plan->base[load->base] + load->view.offset, at, n);
+    char *y = j->out.p + at * (int64_t)gn__bytes_of(to);
+    if (x && narrows) gn__cast_to_halves((uint16_t *)(void *)y, x, from, n);
+    else if (x) gn__cast_halves(y, to, (const uint16_t *)(const void *)x, from == GN_BF16, n);
+    return x != NULL;
+}
+#endif
+
 static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n,
                                uint32_t *out_node) {
     const gn_kernel_step *step = j->step;
@@ -28087,6 +28442,9 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
     gn__loop_fill(j, own);
     for (int64_t t = begin; t < end && !gn__pool_stops(&j->run->cpu->pool); t++) {
         int64_t at = t * j->tile, n = GN__MIN(total - at, j->tile);
+#if GN__X86
+        if (gn__loop_casts(j, at, n)) continue;
+#endif
         gn_result r = gn__loop_tile(j, own, now, at, n, &node);
         if (r != GN_OK) {
             gn__loop_fail(j, t, r, node);
@@ -28583,7 +28941,7 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
     char blas[96] = "own";
     if (pool->blas) gn__blas_identity(pool->blas, blas, sizeof blas);
     int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s%s compiler ",
-                     gn__isa_names[pool->isa], blas, libm, pool->invariant ? " batch invariant" : "");
+                     gn__pool_path(pool), blas, libm, pool->invariant ? " batch invariant" : "");
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity)
         gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
@@ -28748,7 +29106,7 @@ static gn_result gn__blas_choose(gn__cpu *c, const gn__blas *b, const gn_exec_de
     size_t at = 0;
     bool ok = true;
     gn__blas_identity(b, library, sizeof library);
-    snprintf(now.key, sizeof now.key, "genie " GN_VERSION " isa %s %u threads, %s", gn__isa_names[c->pool.isa],
+    snprintf(now.key, sizeof now.key, "genie " GN_VERSION " isa %s %u threads, %s", gn__pool_path(&c->pool),
              c->pool.n_threads + 1, library);
     gn__mutex_lock(&gn__blas_lock);
     while (at < GN__LENGTH(gn__blas_choices) - 1 && gn__blas_choices[at].key[0] &&
@@ -41046,7 +41404,8 @@ static gn_tensor gn__flat_index(const char *file, int line, gn_tensor index, con
     for (int i = 0; i < k; i++) {
         gn_tensor x = gn__to_dtype(GN__AT, gn_slice_at(GN__AT, index, -1, i, i + 1, 1), GN_I64),
                   size = gn_like_at(GN__AT, x, (double)s->dims[i]);
-        gn_tensor in = gn_and_at(GN__AT, gn_ge_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_lt_at(GN__AT, x, size));
+        /* as u64, what is negative is too large */
+        gn_tensor in = gn_lt_at(GN__AT, gn_cast_at(GN__AT, x, GN_U64), gn_cast_at(GN__AT, size, GN_U64));
         at = i ? gn_add_at(GN__AT, gn_mul_at(GN__AT, at, size), x) : x;
         ok = i ? gn_and_at(GN__AT, ok, in) : in;
     }

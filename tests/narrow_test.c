@@ -173,6 +173,57 @@ TEST(every_float_of_16_bits_is_read_as_its_value) {
     gn_close(g);
 }
 
+/* Toward zero, within the bounds; NaN is 0. The last are fewer than a vector has. */
+TEST(every_float_of_16_bits_becomes_double_and_byte_as_its_value_does) {
+    enum { N = 65536 };
+    static uint16_t h[N];
+    static double wide[N];
+    static int8_t bytes[N];
+    static uint8_t plain[N];
+    for (int i = 0; i < N; i++) h[i] = (uint16_t)(i * 7);
+    for (int k = 0; k < 4; k++) {
+        int64_t n = k / 2 ? N : N - 13;
+        g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
+        gn_tensor x = gn_data(g, k % 2 ? GN_BF16 : GN_F16, GN_SHAPE(n), h);
+        CHECK(gn_read(gn_cast(x, GN_F64), wide, (size_t)n * sizeof *wide) == GN_OK);
+        CHECK(gn_read(gn_cast(x, GN_I8), bytes, (size_t)n) == GN_OK);
+        CHECK(gn_read(gn_cast(x, GN_U8), plain, (size_t)n) == GN_OK);
+        for (int64_t i = 0; i < n; i++) {
+            double is = (double)(k % 2 ? gn_bf16_to_f32(h[i]) : gn_f16_to_f32(h[i])), v = isnan(is) ? 0 : trunc(is);
+            CHECK(isnan(is) ? isnan(wide[i]) : wide[i] == is && signbit(wide[i]) == signbit(is));
+            CHECK(bytes[i] == (int8_t)fmax(fmin(v, 127), -128) && plain[i] == (uint8_t)fmax(fmin(v, 255), 0));
+        }
+        gn_close(g);
+    }
+}
+
+TEST(bytes_and_doubles_become_floats_of_16_bits_as_their_value_does) {
+    enum { N = 4096 };
+    static uint8_t b[N];
+    static double wide[N];
+    static uint16_t got[N];
+    static float want[N];
+    g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    for (int i = 0; i < N; i++) b[i] = (uint8_t)(i * 5), wide[i] = ldexp(test_random_real(-2, 2), (int)(i % 48) - 30);
+    wide[1] = NAN, wide[2] = INFINITY, wide[3] = -65520, wide[4] = 1 + 0x1p-11 + 0x1p-40, wide[5] = -0.0;
+    for (int64_t n = N; n > 0; n -= 1000) {
+        for (int k = 0; k < 2; k++) {
+            CHECK(gn_read(gn_cast(gn_data(g, k ? GN_I8 : GN_U8, GN_SHAPE(n), b), GN_BF16), got, 2 * (size_t)n) ==
+                  GN_OK);
+            for (int64_t i = 0; i < n; i++) CHECK(gn_bf16_to_f32(got[i]) == (float)(k ? (int8_t)b[i] : b[i]));
+        }
+        gn_tensor x = gn_data(g, GN_F64, GN_SHAPE(n), wide);
+        CHECK(gn_read(gn_cast(x, GN_F16), got, 2 * (size_t)n) == GN_OK);
+        CHECK(gn_read(gn_cast(gn_cast(gn_add_c(x, 0), GN_F16), GN_F32), want, (size_t)n * sizeof *want) == GN_OK);
+        for (int64_t i = 0; i < n; i++) {
+            float is = gn_f16_to_f32(got[i]);
+            CHECK(isnan(want[i]) ? isnan(is) : is == want[i]);
+        }
+        CHECK(n < 6 || (gn_f16_to_f32(got[4]) == 1 + 0x1p-10f && isinf(gn_f16_to_f32(got[3]))));
+    }
+    gn_close(g);
+}
+
 TEST(floats_are_rounded_to_16_bits_as_one_at_a_time) {
     static float x[FLOATS], back[FLOATS];
     static uint16_t f[FLOATS], b[FLOATS];
@@ -516,6 +567,8 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(narrow_integers_are_exact_at_all_lengths),
         TEST_ENTRY(every_float_of_16_bits_is_read_as_its_value),
+        TEST_ENTRY(every_float_of_16_bits_becomes_double_and_byte_as_its_value_does),
+        TEST_ENTRY(bytes_and_doubles_become_floats_of_16_bits_as_their_value_does),
         TEST_ENTRY(floats_are_rounded_to_16_bits_as_one_at_a_time),
         TEST_ENTRY(doubles_are_rounded_once_to_16_bits),
         TEST_ENTRY(extremes_of_bytes_are_exact),
