@@ -12538,12 +12538,13 @@ static const char one_text[] =
     "    const int lane = threadIdx.x & 31, eighth = lane / 4;\n"
     "    const bool some = P::K % (32 * U) == 0 || k < P::K, mine = lane % 4 == eighth / 2;\n"
     "    const T tag = T();\n"
-    "    float c[W / 2][4];\n"
+    "    float c[W / 2][2][4];                                           // two sums each, so that none waits for "
+    "long\n"
     "    u32 less[W];\n"
     "    UNROLL for (int w = 0; w < W; w++) {\n"
     "      const float y = P::HAS_Z && some ? (float)get(z[w]) : 0.f;\n"
     "      less[w] = P::HAS_Z ? pair_to(y, y, tag) : 0u;\n"
-    "      UNROLL for (int i = 0; i < 2; i++) c[w / 2][w % 2 * 2 + i] = 0.f;\n"
+    "      UNROLL for (int i = 0; i < 4; i++) c[w / 2][w % 2][i] = 0.f;\n"
     "    }\n"
     "    UNROLL for (int e = 0; e < U; e += 8) {\n"
     "      const uint4 b = some ? row(x, k + e, within) : zeros();\n"
@@ -12554,12 +12555,14 @@ static const char one_text[] =
     "        quant_pairs<P>::of(some ? word_of(q[w + 1], j) : 0u, less[w + 1], two);\n"
     "        UNROLL for (int h = 0; h < PAIRS; h += 2) {\n"
     "          const u32 a[4] = { one[h], two[h], one[h + 1], two[h + 1] };\n"
-    "          mma(c[w / 2], a, word_of(b, p + h), word_of(b, p + h + 1), tag);\n"
+    "          mma(c[w / 2][(e / 2 + p + h) / 2 % 2], a, word_of(b, p + h), word_of(b, p + h + 1), tag);\n"
     "        }\n"
     "      }\n"
     "    }\n"
     "    UNROLL for (int w = 0; w < W; w++) {\n"
-    "      const float y = eighth & 1 ? c[w / 2][w % 2 * 2 + 1] : c[w / 2][w % 2 * 2];\n"
+    "      const int at = w % 2 * 2;\n"
+    "      const float y = eighth & 1 ? c[w / 2][0][at + 1] + c[w / 2][1][at + 1] : c[w / 2][0][at] + c[w / "
+    "2][1][at];\n"
     "      if (mine && some) sum[w] = gn_fma(y, get(s[w]), sum[w]);\n"
     "    }\n"
     "  }\n"
@@ -13027,9 +13030,18 @@ typedef struct one_form {
 /* A cache of ONE_MANY keys and more is read once for as many heads of a block as share it, up to ONE_HEADS whose sums
    fit its registers and shared memory; of a shorter one, which the L2 cache holds, each head has blocks of its own.
    Blocks of a cluster: while each of a block's lanes has ONE_KEYS keys of a full cache, twice as many with several heads.
-   Clusters that share keys: each block has ONE_LONG, which outweighs that they join their sums through memory; then two
-   blocks are enough for a cluster, of which more are resident at once. */
-enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_MANY = 4096, ONE_CLUSTER = 8, ONE_PARTS = 32, ONE_KEYS = 4, ONE_LONG = 512 };
+   Clusters that share keys: each block has ONE_LONG, which outweighs that they join their sums through memory; then
+   clusters are of ONE_LONG_CLUSTER blocks, of which more are resident at once. */
+enum {
+    ONE_HEADS = 4,
+    ONE_WIDTH = 512,
+    ONE_MANY = 4096,
+    ONE_CLUSTER = 8,
+    ONE_LONG_CLUSTER = 1,
+    ONE_PARTS = 64,
+    ONE_KEYS = 4,
+    ONE_LONG = 512
+};
 
 /* Lanes that share a key, of 16 bytes each. */
 static int one_lanes(const attention_form *a) {
@@ -13043,7 +13055,7 @@ static void one_divide(const emit *e, one_form *f, int64_t heads) {
     const attention_form *a = &f->a;
     bool clusters = emit_has_clusters(e);
     int64_t keys = keys_of(a), shared = a->dims[1] / a->k.dims[1], blocks = emit_processors(e);
-    int64_t most = keys >= ONE_MANY ? 2 : ONE_CLUSTER;
+    int64_t most = keys >= ONE_MANY ? ONE_LONG_CLUSTER : ONE_CLUSTER;
     f->heads = 1;
     for (int64_t r = 2; r <= ONE_HEADS && keys >= ONE_MANY; r++)
         if (shared % r == 0 && r * a->q.dims[3] <= ONE_WIDTH) f->heads = r;
