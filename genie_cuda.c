@@ -56,6 +56,10 @@
  * as those of one row do. k is summed by a number of warps that it alone says (few_warps), so a row's sums depend
  * neither on the other rows, nor on how many there are from two to eight, nor on strides or on what shares the kernel.
  *
+ * One row by int8, int4 or fp8 with groups of a multiple of 64 (int4: 128) of k runs on tensor cores too: 32 lanes read
+ * what follows on one another of a row of the weight, and of the instruction's products what stands on its diagonal
+ * counts. The weight becomes 16-bit numbers without a conversion, and x is used as it is.
+ *
  * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
  * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). The choice is
  * stored beside the compiled kernels and is part of the executor's identity, so that the next process computes the same

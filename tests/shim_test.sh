@@ -49,6 +49,17 @@ caches_in_pages() {
     GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/pages_test" bits_of_any_chunking_of_bf16 appends_by appends_write slots_that_are --seed 1 >"$WORK/pages" 2>&1
     holds "$WORK/pages" 4
 }
+# One row by weights of 8 and 4 bits on tensor cores, where blocks have several turns, and where nothing is fused.
+quantised_rows() {
+    local name=conformance_linear_quantized_on_cuda
+    export GENIE_SHIM_ARCH=80
+    GENIE_SHIM_PROCESSORS=2 on_shim "$BUILD/tests/conformance_test" $name --seed 1 >"$WORK/quants" 2>&1 && holds "$WORK/quants" 1 &&
+        GENIE_CUDA_FUSE=0 GENIE_CUDA_ONE_OF_EACH=1 on_shim "$BUILD/tests/conformance_test" $name --seed 2 >"$WORK/quants" 2>&1 &&
+        holds "$WORK/quants" 1
+    local result=$?
+    unset GENIE_SHIM_ARCH
+    return $result
+}
 weights_of_files() {
     on_shim "$BUILD/tests/weight_file_test" --seed 1 >"$WORK/files" 2>&1
     holds "$WORK/files" 5
@@ -235,6 +246,7 @@ check kernels_of_each_kind_agree_with_the_reference conformance 100 on_cuda
 check kernels_that_count_in_64_bits_agree_with_the_reference wide
 check decoders_take_five_kernels_a_layer_and_agree_with_f64 decoders
 check decoders_on_two_processors_agree_with_the_reference decoders_on_two_processors
+check quantised_rows_on_tensor_cores_agree_with_the_reference quantised_rows
 check known_values_replay_and_fault_on_the_shim known_values
 check caches_in_pages_on_the_shim caches_in_pages
 check weights_of_files_on_the_shim weights_of_files
