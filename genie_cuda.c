@@ -13045,7 +13045,8 @@ typedef struct one_form {
 
 /* A cache of ONE_MANY keys and more is read once for as many heads of a block as share it, up to ONE_HEADS whose sums
    fit its registers and shared memory; of a shorter one, which the L2 cache holds, each head has blocks of its own.
-   Blocks of a cluster: while each of a block's lanes has ONE_KEYS keys of a full cache, twice as many with several heads.
+   Blocks of a cluster: while each of a block's lanes has ONE_KEYS keys of a full cache, twice as many with several
+   heads.
    Clusters that share keys: each block has ONE_LONG, which outweighs that they join their sums through memory; then
    clusters are of ONE_LONG_CLUSTER blocks, of which more are resident at once. */
 enum {
