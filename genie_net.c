@@ -1946,6 +1946,7 @@ typedef struct gn__helper {
         poor;            /* ready: there are turns; ended: there are none any more; poor: no memory for them */
     bool lent;           /* a turn is being filled to be sent */
     bool reads;          /* what the socket has is the helper's to take */
+    unsigned little;     /* receives of less than GN__GULP, one after another */
     gn__time_limit time; /* of the call whose turns are being sent */
     gn_result came;      /* why it stopped reading; GN_TIMEOUT: there is nothing for now */
     uint64_t made, taken;
@@ -1967,7 +1968,7 @@ enum {
 
 typedef struct gn__link {
     int fd;
-    bool server;
+    bool server, known; /* known: the peer has proved who it is */
     uint32_t spin_us;
     atomic_bool stopped;
     atomic_uint_fast64_t up, down; /* bytes at the socket */
@@ -2076,7 +2077,9 @@ static void gn__link_received(gn__link *l, uint64_t begin, uint64_t came) {
     gn__link_spent(l, GN__SPENT_RECEIVING, gn_now_us() - came);
 }
 
-static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time) {
+static gn_result gn__sock_send_waits(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time,
+                                     uint64_t *out_waited) {
+    *out_waited = 0;
     while (n > 0) {
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
         ssize_t k = send(l->fd, p, n, MSG_NOSIGNAL);
@@ -2091,16 +2094,22 @@ static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, gn__time
         }
         uint64_t begin = gn_now_us();
         gn_result r = gn__wait(l->fd, POLLOUT, gn__due(time));
-        gn__link_spent(l, GN__SPENT_ON_READER, gn_now_us() - begin);
+        *out_waited += gn_now_us() - begin;
         if (r != GN_OK) return r;
     }
     return GN_OK;
 }
 
+static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time) {
+    uint64_t waited;
+    return gn__sock_send_waits(l, p, n, time, &waited);
+}
+
 static gn_result gn__sock_send_large(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time) {
-    uint64_t begin = gn_now_us();
-    gn_result r = gn__sock_send(l, p, n, time);
+    uint64_t begin = gn_now_us(), waited;
+    gn_result r = gn__sock_send_waits(l, p, n, time, &waited);
     gn__link_spent(l, GN__SPENT_SENDING, gn_now_us() - begin);
+    gn__link_spent(l, GN__SPENT_ON_READER, waited);
     return r;
 }
 
@@ -2146,6 +2155,7 @@ static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_
 
 #define GN__HELPERS 8              /* of the process, at most */
 #define GN__HELPER_IDLE_US 250000u /* after which one ends */
+#define GN__LITTLE 16              /* small receives after which it is no stream any more */
 
 static atomic_int gn__helpers_now;
 static unsigned gn__helper_cores = 4; /* where there are fewer, threads only take them from each other */
@@ -2194,6 +2204,11 @@ static bool gn__helper_sends(const gn__helper *h) { return h->made != h->taken; 
 /* Under the lock, which it leaves meanwhile. After a failure what is left is dropped. */
 static void gn__helper_send(gn__helper *h) {
     gn__turn *t = &h->turns[h->taken % GN__TURNS];
+    if (atomic_load(&h->result) != GN_OK) { /* this turn was lent when the one before it failed */
+        h->taken = h->made;
+        atomic_store(&h->busy, false);
+        return;
+    }
     if (t->first) h->time = (gn__time_limit){ t->ms, 0 };
     pthread_mutex_unlock(&h->lock);
     gn_result r = gn__sock_send_large(h->link, t->b.p, t->b.n, &h->time);
@@ -2210,7 +2225,8 @@ static void *gn__send_main(void *arg) {
 
 static bool gn__helper_reads(const gn__helper *h) { return h->reads && h->made - h->taken < GN__TURNS; }
 
-/* Likewise. Before what it receives there is room for the begin of a record. */
+/* Likewise. Before what it receives there is room for the begin of a record. A peer that sends a little at a time is no
+   stream: its bytes are the receiver's to wait for, by its deadline. */
 static void gn__helper_receive(gn__helper *h) {
     gn__turn *t = &h->turns[h->made % GN__TURNS];
     pthread_mutex_unlock(&h->lock);
@@ -2218,8 +2234,9 @@ static void gn__helper_receive(gn__helper *h) {
                                 gn_now_us() + GN__NAPS_US, true);
     pthread_mutex_lock(&h->lock);
     h->made += r == GN_OK;
-    h->reads = r == GN_OK;
-    h->came = r;
+    h->little = r == GN_OK && t->b.n < GN__GULP ? h->little + 1 : 0;
+    h->reads = r == GN_OK && h->little < GN__LITTLE;
+    h->came = r == GN_OK ? GN_TIMEOUT : r;
 }
 
 static void *gn__receive_main(void *arg) {
@@ -2240,8 +2257,10 @@ static bool gn__helper_begin(gn__helper *h, void *(*main)(void *)) {
         h->refused = h->poor;
         if (h->refused) return false;
     }
+    pthread_mutex_lock(&h->lock);
     h->ready = h->ended = h->stop = h->lent = h->reads = false;
     h->made = h->taken = 0;
+    pthread_mutex_unlock(&h->lock);
     if (atomic_fetch_add(&gn__helpers_now, 1) < GN__HELPERS) {
         h->begun = pthread_create(&h->thread, NULL, main, h) == 0;
         h->refused = !h->begun;
@@ -2266,15 +2285,16 @@ static void gn__helper_end(gn__helper *h) {
     h->begun = false;
 }
 
-/* All that was sent goes out, unless the link is broken or interrupted; then both threads end. */
+/* All that was sent goes out, unless the link is broken or interrupted, or the peer does not read: a server waits for
+   two seconds, a client as long as for a send. Then both threads end. */
 static void gn__helpers_end(gn__link *l) {
     gn__helper *h = &l->sending;
     if (h->begun && l->broken == GN_OK) {
         pthread_mutex_lock(&h->lock);
-        gn__helper_drain(h, UINT64_MAX); /* each turn has a deadline of its own */
+        gn__helper_drain(h, l->server ? gn_now_us() + 10 * GN__LINGER_US : gn__after(h->time.ms));
         pthread_mutex_unlock(&h->lock);
-        l->broken = (gn_result)atomic_load(&h->result);
     }
+    if (l->broken == GN_OK) l->broken = (gn_result)atomic_load(&h->result);
     if (atomic_load(&h->busy)) { /* nothing more is sent: wakes a helper that waits for the peer */
         atomic_store(&l->stopped, true);
         shutdown(l->fd, SHUT_WR);
@@ -2283,8 +2303,10 @@ static void gn__helpers_end(gn__link *l) {
     gn__helper_end(&l->receiving);
 }
 
-static bool gn__helper_wanted(int bit, bool much) {
-    return gn__helpers_wanted < 0 ? much && gn__cores() >= gn__helper_cores : (gn__helpers_wanted & bit) != 0;
+/* Not for strangers: they would have all the threads. */
+static bool gn__helper_wanted(const gn__link *l, int bit, bool much) {
+    if (gn__helpers_wanted >= 0) return (gn__helpers_wanted & bit) != 0;
+    return much && l->known && gn__cores() >= gn__helper_cores;
 }
 
 /* Whether n bytes more are sent beside: always behind what waits to be sent there. */
@@ -2295,7 +2317,7 @@ static bool gn__sends_beside(gn__link *l, size_t n) {
         return false;
     }
     l->much_up += n;
-    return gn__helper_wanted(1, l->much_up > GN__MUCH) && gn__helper_begin(&l->sending, gn__send_main);
+    return gn__helper_wanted(l, 1, l->much_up > GN__MUCH) && gn__helper_begin(&l->sending, gn__send_main);
 }
 
 /* A turn for what is sealed next; NULL: there is no memory for any, or l->broken. */
@@ -2313,14 +2335,15 @@ static gn__turn *gn__send_turn(gn__link *l, gn__time_limit *time) {
     return t;
 }
 
+/* The turn is the helper's, unless sealing it failed. */
 static void gn__send_beside(gn__link *l, gn__turn *t, uint32_t ms, bool first) {
     gn__helper *h = &l->sending;
     t->ms = ms;
     t->first = first;
     pthread_mutex_lock(&h->lock);
     h->lent = false;
-    h->made++;
-    atomic_store(&h->busy, true);
+    h->made += l->broken == GN_OK;
+    if (h->made != h->taken) atomic_store(&h->busy, true);
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
 }
@@ -2331,6 +2354,7 @@ static void gn__receive_beside(gn__link *l) {
     if (!gn__helper_begin(h, gn__receive_main)) return;
     pthread_mutex_lock(&h->lock);
     h->reads = l->receiving.uses = !h->ended;
+    h->little = 0;
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
 }
@@ -2389,8 +2413,10 @@ static uint32_t gn__link_state(void *self, uint32_t timeout_ms) {
     const short gone = POLLERR | POLLHUP | POLLNVAL;
 #endif
     if (atomic_load(&l->stopped)) return GN_LINK_GONE;
+    uint64_t end = gn__after(timeout_ms);
     bool waits = atomic_load(&l->sending.busy) && !gn__link_drains(l, timeout_ms);
-    if (poll(&p, 1, waits ? 0 : (int)timeout_ms) <= 0) return 0;
+    uint64_t now = gn_now_us();
+    if (poll(&p, 1, waits || now >= end ? 0 : (int)((end - now) / 1000)) <= 0) return 0;
     if (p.revents & POLLOUT && !waits) state |= GN_LINK_WRITABLE;
     if (p.revents & POLLIN) state |= GN_LINK_READABLE;
     if (p.revents & gone) state |= GN_LINK_GONE;
@@ -2639,7 +2665,7 @@ static gn_result gn__records_send_large(gn__link *l, const uint8_t *p, size_t n,
         gn__turn *turn = beside ? gn__send_turn(l, time) : NULL;
         gn__buffer *out = turn != NULL ? &turn->b : &l->out;
         if (l->broken == GN_OK) l->broken = gn__seal_large(l, out, p, n, &taken);
-        if (l->broken == GN_OK && turn != NULL) gn__send_beside(l, turn, time->ms, first);
+        if (turn != NULL) gn__send_beside(l, turn, time->ms, first);
         else if (l->broken == GN_OK) l->broken = gn__sock_send_large(l, out->p, out->n, time);
         p += taken;
         n -= taken;
@@ -2649,7 +2675,7 @@ static gn_result gn__records_send_large(gn__link *l, const uint8_t *p, size_t n,
 
 static gn_result gn__records_send(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time) {
     bool beside = gn__sends_beside(l, n);
-    if (l->sending.begun && l->broken == GN_OK) l->broken = (gn_result)atomic_load(&l->sending.result);
+    if (l->broken == GN_OK) l->broken = (gn_result)atomic_load(&l->sending.result);
     if (beside || n >= GN__LARGE) return gn__records_send_large(l, p, n, beside, time);
     while (n > 0 && l->broken == GN_OK) {
         size_t taken;
@@ -2685,7 +2711,7 @@ static gn_result gn__records_fill(gn__link *l, uint64_t deadline) {
     }
     gn_result r = gn__fill(l, deadline);
     l->much_down = r == GN_OK && l->in_n >= GN__GULP ? l->much_down + l->in_n : 0;
-    if (gn__helper_wanted(2, l->much_down > GN__MUCH)) gn__receive_beside(l);
+    if (gn__helper_wanted(l, 2, l->much_down > GN__MUCH)) gn__receive_beside(l);
     return r;
 }
 
@@ -2703,6 +2729,8 @@ static gn_result gn__records_recv(gn__link *l, uint8_t *data, size_t max, size_t
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
         gn_result r = gn__records_open_timed(l, data, max, out_n);
         if (r == GN_OK && *out_n == 0) r = gn__records_fill(l, deadline);
+        /* what was sent beside is lost: nobody may send again, and learn it */
+        if (r == GN_TIMEOUT && atomic_load(&l->sending.result) != GN_OK) return GN_DISCONNECTED;
         if (r != GN_OK || *out_n > 0) return r;
     }
 }
@@ -3297,6 +3325,7 @@ static gn_result gn__net_connect(const char *where, const gn_net_desc *d, gn_tra
         memcpy(out_device, u.device, sizeof u.device);
         out->i = &gn__client_i;
         out->self = l;
+        l->known = true;
     } else if (l != NULL) {
         gn__link_destroy(l);
     }
@@ -3752,12 +3781,14 @@ static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint
     if (l->ca.p != NULL) {
         if (!k->peer_key_seen) return gn_fail(f, GN_BAD_CREDENTIAL, "the client showed no certificate");
         gn__b64(k->peer_key, GN__PIN, out_tenant);
+        k->known = true;
         return GN_OK;
     }
     gn_result r = gn__proof_read(auth, n, &p) ? gn__check_proof(l, &p, k->peer, out_tenant, out_grant, out_grant_n, f)
                                               : gn__not_accepted(f);
     gn_wipe(&p, sizeof p);
     gn__failure_note(l, k->network, r == GN_BAD_CREDENTIAL);
+    k->known = r == GN_OK;
     return r;
 }
 

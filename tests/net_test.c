@@ -3048,9 +3048,10 @@ TEST(streams_are_sent_beside_from_four_mebibytes_on_and_small_messages_never) {
     unsigned was = gn__helper_cores;
     fill_random(data, STREAM);
     if (gn__crypto_use() == NULL) test_skip(gn__crypto_found.why);
-    for (unsigned cores = 1; cores < 1u << 20 && gn__crypto_use() != NULL; cores += (1u << 20) - 2) {
-        gn__helper_cores = cores;
+    for (int how = 0; how < 3 && gn__crypto_use() != NULL; how++) {
+        gn__helper_cores = how == 1 ? 1u << 20 : 1;
         stream_make(&p, -1);
+        p.a->known = p.b->known = how < 2; /* a stranger has no threads beside */
         for (int i = 0; i < 2000; i++) {
             uint8_t back[100];
             CHECK_RESULT(p.from.i->send(p.a, data + i, sizeof back, 1000), GN_OK);
@@ -3060,7 +3061,7 @@ TEST(streams_are_sent_beside_from_four_mebibytes_on_and_small_messages_never) {
         stream_carry(&p, data, few, TEST_COUNT(few));
         CHECK(!p.a->sending.begun);
         stream_carry(&p, data, many, TEST_COUNT(many));
-        CHECK_INT(p.a->sending.begun, cores == 1);
+        CHECK_INT(p.a->sending.begun, how == 0);
         stream_free(&p);
     }
     gn__helper_cores = was;
@@ -3275,6 +3276,67 @@ TEST(link_that_is_broken_closes_at_once) {
         CHECK(seconds(start) < 2);
         p.a = NULL;
         stream_free(&p);
+    }
+    free(data);
+}
+
+/* Whether or not a thread is there to say so: nothing follows half a record. */
+TEST(streams_that_failed_beside_send_nothing_more) {
+    stream_pair p;
+    uint8_t *data = malloc(STREAM);
+    fill_random(data, STREAM);
+    FOR_EACH_STREAM(p) {
+        atomic_store(&p.a->sending.result, GN_TIMEOUT);
+        if (wanted_ == 3) atomic_store(&gn__helpers_now, GN__HELPERS);
+        CHECK_RESULT(p.from.i->send(p.a, data, 1u << 20, 1000), GN_TIMEOUT);
+        CHECK_RESULT(p.from.i->send(p.a, data, 10, 1000), GN_TIMEOUT);
+        CHECK_INT(atomic_load(&p.a->up), 0);
+        size_t k;
+        uint8_t byte;
+        CHECK_RESULT(p.from.i->recv(p.a, &byte, 1, &k, 0), GN_DISCONNECTED); /* who only receives learns it too */
+        p.from.i->close(p.a);
+        p.a = NULL;
+        CHECK_RESULT(p.to.i->recv(p.b, &byte, 1, &k, 1000), GN_DISCONNECTED); /* no last words either */
+        CHECK_INT(atomic_load(&p.b->down), 0);
+        if (wanted_ == 3) atomic_store(&gn__helpers_now, 0);
+    }
+    free(data);
+}
+
+static atomic_bool trickles;
+
+/* Bytes of one long record, one at a time and faster than a helper gives up. */
+static void *trickle(void *arg) {
+    stream_pair *p = arg;
+    uint8_t *data = calloc(1, GN__RECORD_MAX), *record = malloc(GN__RECORD_ROOM);
+    size_t n = gn__record_seal(&p->a->records, GN__DATA, data, GN__RECORD_MAX, record);
+    for (size_t i = 0; i + 1 < n && atomic_load(&trickles); i++) {
+        gn__sock_send(p->a, record + i, 1, &(gn__time_limit){ 1000, 0 });
+        for (uint64_t end = gn_now_us() + 20; gn_now_us() < end;) continue;
+    }
+    free(data);
+    free(record);
+    return NULL;
+}
+
+TEST(streams_that_become_a_trickle_keep_to_deadlines) {
+    static const size_t sizes[] = { 6u << 20 };
+    stream_pair p;
+    uint8_t *data = malloc(STREAM), byte;
+    fill_random(data, STREAM);
+    FOR_EACH_STREAM(p) {
+        stream_carry(&p, data, sizes, 1);
+        pthread_t thread;
+        atomic_store(&trickles, true);
+        if (pthread_create(&thread, NULL, trickle, &p) != 0) abort();
+        for (int i = 0; i < 3; i++) {
+            uint64_t start = gn_now_us();
+            size_t k = 0;
+            CHECK_RESULT(p.to.i->recv(p.b, &byte, 1, &k, 10), GN_TIMEOUT);
+            CHECK(seconds(start) < 0.1);
+        }
+        atomic_store(&trickles, false);
+        pthread_join(thread, NULL);
     }
     free(data);
 }
@@ -4267,6 +4329,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(link_whose_helper_has_more_to_send_is_not_writable),
     TEST_ENTRY(deadline_of_what_is_sent_beside_is_told_by_the_next_send),
     TEST_ENTRY(link_that_is_broken_closes_at_once),
+    TEST_ENTRY(streams_that_failed_beside_send_nothing_more),
+    TEST_ENTRY(streams_that_become_a_trickle_keep_to_deadlines),
     TEST_ENTRY(streams_without_room_for_helpers_go_on_alone),
 #if defined(GN__TLS_MAX)
     TEST_ENTRY(key_updates_are_understood_by_openssl),
