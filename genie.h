@@ -138,12 +138,14 @@
                      products of integers of 8 and 16 bits, AVX512-BF16 for products of bf16 and, under Linux, AMX for
                      products of bf16, i8 and u8; on ARM NEON. $GENIE_ISA=avx512, avx2 or base lowers it. Integers have
                      equal bits on every path, products of bf16 those of f32 arithmetic, except by AMX ("isa amx" in
-                     the identity), which adds in its own order, as the shape alone decides: of 32 terms the even and
-                     the odd ones apart, then both, then to the sum, each rounded to nearest; that of 1,024 terms is
-                     added in double. It is within 49 * 2^-24 of the sum of absolute terms, then rounded to bf16. The
+                     the identity), which adds in its own order, as the shape alone decides (of an expert: the rows
+                     that it has): of 32 terms the even and the odd ones apart, then both, then to the sum, each
+                     rounded to nearest; that of 1,024 terms is added in double. It is within 49 * 2^-24 of the sum of absolute terms, then rounded to bf16. The
                      instructions for bf16 take numbers below the normal range for 0: where such could arise, the same
                      sums are made without them, with the same bits. AVX512-FP16 is not used: AVX-512 converts as many
-                     f16 at once, their sums are in f32, and what they take is mostly the memory's time.
+                     f16 at once, their sums are in f32, and what they take is mostly the memory's time. A process that
+                     uses AMX needs signal stacks of 16 KiB: Linux refuses it to one that has smaller ones, and such
+                     stacks to one that has it.
        Errors        No function aborts or prints. gn_result says what went wrong, gn_last_error where and why.
        Threads       One thread at a time in one context; contexts are independent. A server runs its own threads.
                      gn_cancel alone may be called from any thread during another call: that call soon returns
@@ -41234,6 +41236,8 @@ gn_tensor gn_scatter_mul_at(const char *file, int line, gn_tensor a, int axis, g
     if (!gn__known_axis(GN__AT, "scatter_mul", a, &axis, &t, &bad) ||
         !gn__known(GN__AT, "scatter_mul", index, &at, &bad) || !gn__known(GN__AT, "scatter_mul", src, &u, &bad))
         return bad;
+    if (t.dtype != u.dtype)
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, src), GN_BAD_DTYPE, "scatter_mul takes tensors of one dtype");
     if (!gn__shape_equal(&at.shape, &u.shape) || at.shape.rank != t.shape.rank)
         return gn__refuse(GN__AT, GN__OF_BOTH(index, src), GN_BAD_SHAPE,
                           "scatter_mul takes index and src of one shape, and of a's rank");

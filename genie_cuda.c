@@ -13084,7 +13084,8 @@ static void one_divide(const emit *e, one_form *f, int64_t heads) {
     f->parts = f->cluster;
     while (f->parts < ONE_PARTS && heads * f->parts * 2 <= blocks && keys >= f->parts * 2 * least) f->parts *= 2;
     f->each = f->heads == 1 ? 4 : 2;
-    f->stages = f->each == 2 || (clusters && heads * f->parts <= blocks) ? 4 : 2;
+    bool wide = e->device->arch < 120; /* those from 12.0 on have 99 KiB of shared memory a block, not 227 */
+    f->stages = f->each == 2 || (clusters && wide && heads * f->parts <= blocks) ? 4 : 2;
     if (!emit_has_async_copies(e)) f->stages = 1;
 }
 
@@ -14957,8 +14958,7 @@ static void emit_linear_quantized(emit *e, uint32_t node) {
         emit_quant_linear(e, node);
         return;
     }
-    for (uint32_t i = 0; i < e->layout->n_steps; i++)
-        if (e->layout->steps[i].node == node) g.parts[0].product[0] = i + 1;
+    g.parts[0].product[0] = e->step;
     emit_vector(e, &g);
 }
 static void emit_reshape(emit *e, uint32_t node) { emit_move(e, node); }

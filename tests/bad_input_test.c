@@ -649,6 +649,7 @@ TEST(transforms_and_counts_refuse_what_their_comments_exclude) {
     REFUSED(gn_cross_entropy_with(f, pair, &(gn_cross_entropy_desc){ .weights = i }), GN_BAD_DTYPE);
     REFUSED(gn_scatter_min(f, 0, i, i), GN_BAD_DTYPE);
     REFUSED(gn_scatter_mul(f, 0, i, i), GN_BAD_DTYPE);
+    REFUSED(gn_scatter_mul(f, 0, i, gn_cast(gn_cast(i, GN_F32), GN_F16)), GN_BAD_DTYPE);
     REFUSED(gn_scatter_mul(f, 0, i, floats(GN_SHAPE(1, 3))), GN_BAD_SHAPE);
     REFUSED(gn_scatter_mul(f, 7, i, i), GN_BAD_RANK);
     REFUSED(gn_layernorm_over(floats(GN_SHAPE(2, 6, 3)), 1, three, GN_NONE, 1, NULL, NULL), GN_BAD_SHAPE);
