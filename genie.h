@@ -140,12 +140,12 @@
                      equal bits on every path, products of bf16 those of f32 arithmetic, except by AMX ("isa amx" in
                      the identity), which adds in its own order, as the shape alone decides (of an expert: the rows
                      that it has): of 32 terms the even and the odd ones apart, then both, then to the sum, each
-                     rounded to nearest; that of 1,024 terms is added in double. It is within 49 * 2^-24 of the sum of absolute terms, then rounded to bf16. The
-                     instructions for bf16 take numbers below the normal range for 0: where such could arise, the same
-                     sums are made without them, with the same bits. AVX512-FP16 is not used: AVX-512 converts as many
-                     f16 at once, their sums are in f32, and what they take is mostly the memory's time. A process that
-                     uses AMX needs signal stacks of 16 KiB: Linux refuses it to one that has smaller ones, and such
-                     stacks to one that has it.
+                     rounded to nearest; that of 1,024 terms is added in double. It is within 49 * 2^-24 of the sum of
+                     absolute terms, then rounded to bf16. The instructions for bf16 take numbers below the normal
+                     range for 0: where such could arise, the same sums are made without them, with the same bits.
+                     AVX512-FP16 is not used: AVX-512 converts as many f16 at once, their sums are in f32, and what
+                     they take is mostly the memory's time. A process that uses AMX needs signal stacks of 16 KiB: Linux
+                     refuses it to one that has smaller ones, and such stacks to one that has it.
        Errors        No function aborts or prints. gn_result says what went wrong, gn_last_error where and why.
        Threads       One thread at a time in one context; contexts are independent. A server runs its own threads.
                      gn_cancel alone may be called from any thread during another call: that call soon returns
