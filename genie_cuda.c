@@ -12566,13 +12566,14 @@ static const char one_text[] =
     "    const int lane = threadIdx.x & 31, eighth = lane / 4;\n"
     "    const bool some = P::K % (32 * U) == 0 || k < P::K, mine = lane % 4 == eighth / 2;\n"
     "    const T tag = T();\n"
-    "    float c[W / 2][2][4];                                           // two sums each, so that none waits for "
+    "    enum { CHAINS = PAIRS / 2 };                                    // of int4 two sums, so that none waits for "
     "long\n"
+    "    float c[W / 2][CHAINS][4];\n"
     "    u32 less[W];\n"
     "    UNROLL for (int w = 0; w < W; w++) {\n"
     "      const float y = P::HAS_Z && some ? (float)get(z[w]) : 0.f;\n"
     "      less[w] = P::HAS_Z ? pair_to(y, y, tag) : 0u;\n"
-    "      UNROLL for (int i = 0; i < 4; i++) c[w / 2][w % 2][i] = 0.f;\n"
+    "      if (w % 2 < CHAINS) UNROLL for (int i = 0; i < 4; i++) c[w / 2][w % 2 % CHAINS][i] = 0.f;\n"
     "    }\n"
     "    UNROLL for (int e = 0; e < U; e += 8) {\n"
     "      const uint4 b = some ? row(x, k, e / 8, within) : zeros();\n"
@@ -12583,14 +12584,14 @@ static const char one_text[] =
     "        quant_pairs<P>::of(some ? word_of(q[w + 1], j) : 0u, less[w + 1], two);\n"
     "        UNROLL for (int h = 0; h < PAIRS; h += 2) {\n"
     "          const u32 a[4] = { one[h], two[h], one[h + 1], two[h + 1] };\n"
-    "          mma(c[w / 2][(e / 2 + p + h) / 2 % 2], a, word_of(b, p + h), word_of(b, p + h + 1), tag);\n"
+    "          mma(c[w / 2][(e / 2 + p + h) / 2 % CHAINS], a, word_of(b, p + h), word_of(b, p + h + 1), tag);\n"
     "        }\n"
     "      }\n"
     "    }\n"
     "    UNROLL for (int w = 0; w < W; w++) {\n"
     "      const int at = w % 2 * 2;\n"
-    "      const float y = eighth & 1 ? c[w / 2][0][at + 1] + c[w / 2][1][at + 1] : c[w / 2][0][at] + c[w / "
-    "2][1][at];\n"
+    "      float y = eighth & 1 ? c[w / 2][0][at + 1] : c[w / 2][0][at];\n"
+    "      if (CHAINS > 1) y += eighth & 1 ? c[w / 2][CHAINS - 1][at + 1] : c[w / 2][CHAINS - 1][at];\n"
     "      if (mine && some) sum[w] = gn_fma(y, get(s[w]), sum[w]);\n"
     "    }\n"
     "  }\n"
@@ -13390,7 +13391,8 @@ static void vector_label(const emit *e, const vector_group *g, const vector_form
              g->n > 1        ? "vectors_"
              : p->product[1] ? "vector_pair_"
                              : "vector_",
-             form->quantised              ? "quant"
+             form->tensor                 ? "tensor"
+             : form->quantised            ? "quant"
              : form->p.m > 1 && form->dot ? "few_dot"
              : form->p.m > 1              ? "few_times"
              : form->dot                  ? "dot"
@@ -15974,7 +15976,8 @@ static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t
 
 static bool needs_tensor_cores(const kernel *k) {
     return needs_hopper(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 ||
-           strncmp(k->name, "sgemm_async", 11) == 0 || strstr(k->name, "few_times_") || strstr(k->name, "few_dot_");
+           strncmp(k->name, "sgemm_async", 11) == 0 || strstr(k->name, "few_times_") || strstr(k->name, "few_dot_") ||
+           strstr(k->name, "_tensor_");
 }
 
 /* Every third, beginning at one of the first three. */
