@@ -1557,6 +1557,7 @@ static const char shared_text[] =
     "D void pair_of(u32 w, float *x, f16) { x[0] = half_float(w & 0xffffu); x[1] = half_float(w >> 16); }\n"
     "template <class T> M void parts_of(const uint4 &w, float *x, T t) { pair_of(w.x, x, t); pair_of(w.y, x + 2, t); "
     "pair_of(w.z, x + 4, t); pair_of(w.w, x + 6, t); }\n"
+    "D uint4 four_words(const u32 *w) { uint4 r; r.x = w[0]; r.y = w[1]; r.z = w[2]; r.w = w[3]; return r; }\n"
     "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
     "// A kernel may start before the one before it has ended, once that lets it or ends, and waits before it reads.\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
@@ -6011,8 +6012,7 @@ static const char few_text[] =
     "  UNROLL for (int i = 0; i < 4; i++) w[i] = 0;\n"
     "  UNROLL for (int i = 0; i < 8; i++) if (k + i < P::k) w[i / 2] |= (u32)*(const u16 *)(from + i * P::AK) << i % "
     "2 * 16;\n"
-    "  x.x = w[0]; x.y = w[1]; x.z = w[2]; x.w = w[3];\n"
-    "  return x;\n"
+    "  return four_words(w);\n"
     "}\n"
     "// 32 k of TILES times 16 columns.\n"
     "template <class P> M void few_take(float (*acc)[4], const u32 *w, const uint4 &x) {\n"
@@ -7866,6 +7866,10 @@ static void emit_expert_linear(emit *e, uint32_t node) {
 /* ---- quantised weights ---- */
 
 static const char quant_text[] =
+    "D float fp8_float(u32 b) {                                          // e4m3\n"
+    "  const u32 low = b & 0x7fu, bits = gn_u32(gn_f32(low << 20) * gn_f32(0x7b800000u)) | (b & 0x80u) << 24;\n"
+    "  return gn_f32(low == 0x7fu ? 0x7fc00000u : bits);\n"
+    "}\n"
     "// Quantised weights. P: F (format), U (elements that are read at once), K, N, GROUP, HAS_Z, WIDE (16 bytes "
     "at once), EVEN (2), S, Z (types of scales and zero points), WS0 WS1, ROWS, SS0 SS1, ZS0 ZS1\n"
     "template <class P> struct quant {\n"
@@ -7878,10 +7882,6 @@ static const char quant_text[] =
     "  static M float half(const u8 *p, int i) { return half_float(pair(p, i)); }\n"
     "  static M float whole(u32 q, float z) { return gn_f32(0x4b000000u | q) - (8388608.f + z); }   // q - z "
     "without a conversion\n"
-    "  static M float fp8(u32 b) {\n"
-    "    const u32 low = b & 0x7fu, bits = gn_u32(gn_f32(low << 20) * gn_f32(0x7b800000u)) | (b & 0x80u) << 24;\n"
-    "    return gn_f32(low == 0x7fu ? 0x7fc00000u : bits);\n"
-    "  }\n"
     "  static M float zero(const Z *z, i64 n, int k) { return P::HAS_Z ? (float)get(z[n / P::ROWS * P::ZS0 + k / "
     "P::GROUP * P::ZS1]) : F == 65 ? 8.f : 0.f; }\n"
     "  static M float group(const S *s, i64 n, int k) { return get(s[n / P::ROWS * P::SS0 + k / P::GROUP * "
@@ -7933,7 +7933,7 @@ static const char quant_text[] =
     "      if (F == 65) v[i] = whole(w[i / 8] >> i % 8 * 4 & 15u, z);\n"
     "      else {\n"
     "        const u32 b = w[i / 4] >> i % 4 * 8 & 255u;\n"
-    "        v[i] = F == 66 ? fp8(b) : whole(b ^ 128u, 128.f + z);\n"
+    "        v[i] = F == 66 ? fp8_float(b) : whole(b ^ 128u, 128.f + z);\n"
     "      }\n"
     "    }\n"
     "  }\n"
@@ -8064,11 +8064,7 @@ static const char quant_text[] =
     "  u32 r;\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ < 890\n"
     "  r = 0;\n"
-    "  for (int i = 0; i < 2; i++) {\n"
-    "    const u32 b = w >> (half * 16 + i * 8) & 255u, low = b & 127u;\n"
-    "    const u32 f = gn_u32(gn_f32(low << 20) * gn_f32(0x7b800000u)) | (b & 128u) << 24;\n"
-    "    r |= (low == 127u ? 0x7fffu : float_half(gn_f32(f))) << 16 * i;\n"
-    "  }\n"
+    "  for (int i = 0; i < 2; i++) r |= (u32)float_half(fp8_float(w >> (half * 16 + i * 8) & 255u)) << 16 * i;\n"
     "#else\n"
     "  if (half) asm(\"{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, b;}\" : \"=r\"(r) : \"r\"(w));\n"
     "  else asm(\"{.reg .b16 a, b; mov.b32 {a, b}, %1; cvt.rn.f16x2.e4m3x2 %0, a;}\" : \"=r\"(r) : \"r\"(w));\n"
@@ -11542,9 +11538,7 @@ static const char page_text[] =
     "// P too: FP8, WIDE (16 bytes can be read at once), LANES (a power of two), KST, VST, strides QD KD VD, SKP SKH "
     "SKS, SVP SVH SVS of scales\n"
     "D float of_byte(u32 b, bool fp8) {\n"
-    "  const u32 low = b & 0x7fu;\n"
-    "  if (fp8) return gn_f32(low == 0x7fu ? 0x7fc00000u : gn_u32(gn_f32(low << 20) * gn_f32(0x7b800000u)) | (b & "
-    "0x80u) << 24);\n"
+    "  if (fp8) return fp8_float(b);\n"
     "  return gn_f32(0x4b000000u | (b ^ 128u)) - 8388736.f;\n"
     "}\n"
     "template <class P> M uint4 page_bytes(const u8 *p, int have, i64 stride) {\n"
@@ -12319,6 +12313,8 @@ static const char one_text[] =
     "  if (lane >= P::R || col + lane >= n) return;\n"
     "  if (P::BEST) best.take(e.value(y[0]), col + lane); else e.end(col + lane, y[0], y[1]);\n"
     "}\n"
+    "// Whether the row that is multiplied fits shared memory\n"
+    "template <class P> struct vector_within { enum { YES = P::k * (int)sizeof(typename P::T) <= 32768 }; };\n"
     "// Waits for what is before, and leaves the row in `to` as it is multiplied.\n"
     "template <class P, class N> M void vector_row(const typename P::T *a, const N &norm, const typename P::T *gain, "
     "const typename P::T *shift, typename P::T *to) {\n"
@@ -12356,8 +12352,8 @@ static const char one_text[] =
     "*parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, R = P::R, W = R * P::MATS, H = vector_sums<P>::H, CH = (P::k + 32 * V - 1) / (32 * V), MOST = "
-    "P::LOADS / W, TURNS = (CH + MOST - 1) / MOST, G = ((CH + TURNS - 1) / TURNS + H - 1) / H * H, WITHIN = P::k * "
-    "(int)sizeof(T) <= 32768 };\n"
+    "P::LOADS / W, TURNS = (CH + MOST - 1) / MOST, G = ((CH + TURNS - 1) / TURNS + H - 1) / H * H, WITHIN = "
+    "vector_within<P>::YES };\n"
     "  __shared__ uint4 row_[WITHIN ? (P::k + V - 1) / V : 1];\n"
     "  T *const row = (T *)row_;\n"
     "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
@@ -12430,9 +12426,7 @@ static const char one_text[] =
     "  u32 w[4];\n"
     "  if (P::XV) return cached(x + k);\n"
     "  UNROLL for (int e = 0; e < 4; e++) w[e] = x[(k + 2 * e) * P::XK].b | (u32)x[(k + 2 * e + 1) * P::XK].b << 16;\n"
-    "  uint4 v;\n"
-    "  v.x = w[0], v.y = w[1], v.z = w[2], v.w = w[3];\n"
-    "  return v;\n"
+    "  return four_words(w);\n"
     "}\n"
     "// The U elements of a lane from k on, of each of a warp's rows: what stands in memory, and what becomes of it\n"
     "template <class P, int FORM> struct quant_chunk {\n"
@@ -12446,7 +12440,7 @@ static const char one_text[] =
     "      quant<P>::load(m.w[r / R], m.s[r / R], m.z[r / R], at, k, v[r], &scale[r]);\n"
     "    }\n"
     "  }\n"
-    "  M void take(const typename P::T *x, int k, bool, float *sum) const {\n"
+    "  M void take(const typename P::T *x, int k, float *sum) const {\n"
     "    typename P::T own[U];\n"
     "    float wide[U];\n"
     "    vload<U>(own, x + k);\n"
@@ -12474,7 +12468,7 @@ static const char one_text[] =
     "      if (P::HAS_Z) z[r] = m.z[r / R][at / P::ROWS * P::ZS0 + k / P::GROUP * P::ZS1];\n"
     "    }\n"
     "  }\n"
-    "  M void take(const typename P::T *x, int k, bool, float *sum) const {\n"
+    "  M void take(const typename P::T *x, int k, float *sum) const {\n"
     "    const int turn = N > 1 ? (int)(threadIdx.x & 31) / (8 / N) % N : 0;\n"
     "    float p[W][N];\n"
     "    u32 w[W][4];\n"
@@ -12532,7 +12526,7 @@ static const char one_text[] =
     "for each eighth.\n"
     "// Two rows of the weight go at once.\n"
     "template <class P> struct quant_chunk<P, 2> {\n"
-    "  enum { R = P::R, W = R * P::MATS, U = P::U, N = U / 2, PAIRS = quant_pairs<P>::PAIRS };\n"
+    "  enum { R = P::R, W = R * P::MATS, U = P::U, PAIRS = quant_pairs<P>::PAIRS, WITHIN = vector_within<P>::YES };\n"
     "  typedef typename P::T T;\n"
     "  uint4 q[W];\n"
     "  typename P::SCALE s[W];\n"
@@ -12552,17 +12546,15 @@ static const char one_text[] =
     "      w[i] = 0;\n"
     "      UNROLL for (int b = 0; b < 4; b++) w[i] |= (u32)row[(at + 4 * i + b) * P::WS1] << 8 * b;\n"
     "    }\n"
-    "    uint4 r;\n"
-    "    r.x = w[0], r.y = w[1], r.z = w[2], r.w = w[3];\n"
-    "    return r;\n"
+    "    return four_words(w);\n"
     "  }\n"
     "  // Eight e of the lane's elements of x, which begin at k, as pairs\n"
-    "  static M uint4 row(const T *x, int k, int e, bool within) {\n"
+    "  static M uint4 row(const T *x, int k, int e) {\n"
     "    const int lane = threadIdx.x & 31;\n"
-    "    return within ? ((const uint4 *)x)[quant_row<P, 2>::place((k - lane * U) / 8, e, lane)] : "
+    "    return WITHIN ? ((const uint4 *)x)[quant_row<P, 2>::place((k - lane * U) / 8, e, lane)] : "
     "quant_pairs<P>::of_row(eight_of<P>(x, k + e * 8));\n"
     "  }\n"
-    "  M void take(const T *x, int k, bool within, float *sum) const {\n"
+    "  M void take(const T *x, int k, float *sum) const {\n"
     "    const int lane = threadIdx.x & 31, eighth = lane / 4;\n"
     "    const bool some = P::K % (32 * U) == 0 || k < P::K, mine = lane % 4 == eighth / 2;\n"
     "    const T tag = T();\n"
@@ -12576,7 +12568,7 @@ static const char one_text[] =
     "      if (w % 2 < CHAINS) UNROLL for (int i = 0; i < 4; i++) c[w / 2][w % 2 % CHAINS][i] = 0.f;\n"
     "    }\n"
     "    UNROLL for (int e = 0; e < U; e += 8) {\n"
-    "      const uint4 b = some ? row(x, k, e / 8, within) : zeros();\n"
+    "      const uint4 b = some ? row(x, k, e / 8) : zeros();\n"
     "      UNROLL for (int w = 0; w < W; w += 2) UNROLL for (int p = 0; p < 4; p += PAIRS) {\n"
     "        const int j = (e / 2 + p) / PAIRS;\n"
     "        u32 one[PAIRS], two[PAIRS];\n"
@@ -12609,7 +12601,7 @@ static const char one_text[] =
     "  enum { U = P::U, V = P::V, R = P::R, W = R * P::MATS, FORM = P::TENSOR ? 2 : P::F >= 64 && P::WIDE, CH = (P::K "
     "+ 32 * U - "
     "1) / (32 * U), MOST = FORM ? P::LOADS / W : 1, TURNS = (CH + MOST - 1) / MOST, G = (CH + TURNS - 1) / TURNS, "
-    "WITHIN = P::k * (int)sizeof(T) <= 32768 };\n"
+    "WITHIN = vector_within<P>::YES };\n"
     "  __shared__ uint4 row_[WITHIN ? CH * 32 * U / V : 1];\n"
     "  T *const in = (T *)row_;\n"
     "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
@@ -12641,7 +12633,7 @@ static const char one_text[] =
     "      UNROLL for (int c = 0; c < G; c++) {\n"
     "        const int k = ((turn * G + c) * 32 + lane) * U, then = ((next + c) * 32 + lane) * U;\n"
     "        if (P::K % (32 * U * G) == 0 || (P::TENSOR ? (turn * G + c) * 32 * U < P::K : k < P::K)) "
-    "chunk[c].take(WITHIN ? (const T *)in : a, k, WITHIN, sum);\n"
+    "chunk[c].take(WITHIN ? (const T *)in : a, k, sum);\n"
     "        if (row < m.n && (P::K % (32 * U * G) == 0 || then < P::K)) chunk[c].load(from, then);\n"
     "      }\n"
     "    }\n"
@@ -13046,20 +13038,11 @@ typedef struct one_form {
 
 /* A cache of ONE_MANY keys and more is read once for as many heads of a block as share it, up to ONE_HEADS whose sums
    fit its registers and shared memory; of a shorter one, which the L2 cache holds, each head has blocks of its own.
-   Blocks of a cluster: while each of a block's lanes has ONE_KEYS keys of a full cache, twice as many with several
-   heads.
-   Clusters that share keys: each block has ONE_LONG, which outweighs that they join their sums through memory; then
-   clusters are of ONE_LONG_CLUSTER blocks, of which more are resident at once. */
-enum {
-    ONE_HEADS = 4,
-    ONE_WIDTH = 512,
-    ONE_MANY = 4096,
-    ONE_CLUSTER = 8,
-    ONE_LONG_CLUSTER = 1,
-    ONE_PARTS = 64,
-    ONE_KEYS = 4,
-    ONE_LONG = 512
-};
+   Blocks of a cluster, which a cache of ONE_MANY keys has none of, since more blocks are resident without: while each of
+   a block's lanes has ONE_KEYS keys of a full cache. What shares keys beyond a cluster: each block has ONE_LONG, which
+   outweighs that they join their sums through memory (on GPUs without clusters ONE_KEYS a lane, twice as many with
+   several heads). */
+enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_MANY = 4096, ONE_CLUSTER = 8, ONE_PARTS = 64, ONE_KEYS = 4, ONE_LONG = 512 };
 
 /* Lanes that share a key, of 16 bytes each. */
 static int one_lanes(const attention_form *a) {
@@ -13073,13 +13056,14 @@ static void one_divide(const emit *e, one_form *f, int64_t heads) {
     const attention_form *a = &f->a;
     bool clusters = emit_has_clusters(e);
     int64_t keys = keys_of(a), shared = a->dims[1] / a->k.dims[1], blocks = emit_processors(e);
-    int64_t most = keys >= ONE_MANY ? ONE_LONG_CLUSTER : ONE_CLUSTER;
+    bool many = keys >= ONE_MANY;
     f->heads = 1;
-    for (int64_t r = 2; r <= ONE_HEADS && keys >= ONE_MANY; r++)
+    for (int64_t r = 2; r <= ONE_HEADS && many; r++)
         if (shared % r == 0 && r * a->q.dims[3] <= ONE_WIDTH) f->heads = r;
     heads /= f->heads;
     int64_t least = 256 / one_lanes(a) * (f->heads > 1 ? 2 * ONE_KEYS : ONE_KEYS);
-    for (f->cluster = 1; clusters && f->cluster < most && keys >= f->cluster * 2 * least; f->cluster *= 2)
+    for (f->cluster = 1; clusters && !many && f->cluster < ONE_CLUSTER && keys >= f->cluster * 2 * least;
+         f->cluster *= 2)
         if (heads * f->cluster * 2 > sgemm_slots(e, (int)f->cluster * 2)) break;
     if (clusters) blocks = sgemm_slots(e, (int)f->cluster), least = ONE_LONG;
     f->parts = f->cluster;
