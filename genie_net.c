@@ -1969,6 +1969,7 @@ enum {
 typedef struct gn__link {
     int fd;
     bool server, known; /* known: the peer has proved who it is */
+    unsigned cores;     /* when it began */
     uint32_t spin_us;
     atomic_bool stopped;
     atomic_uint_fast64_t up, down; /* bytes at the socket */
@@ -2026,6 +2027,7 @@ static gn_result gn__link_make(int fd, gn__link **out, gn_fault *f) {
     l->fd = fd;
     l->spin_us = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? GN__SPIN_US : 0;
     atomic_init(&l->stopped, false);
+    l->cores = gn__cores();
     atomic_init(&l->up, 0);
     atomic_init(&l->down, 0);
     for (int i = 0; i < GN__SPENT__COUNT; i++) atomic_init(&l->spent_us[i], 0);
@@ -2306,7 +2308,7 @@ static void gn__helpers_end(gn__link *l) {
 /* Not for strangers: they would have all the threads. */
 static bool gn__helper_wanted(const gn__link *l, int bit, bool much) {
     if (gn__helpers_wanted >= 0) return (gn__helpers_wanted & bit) != 0;
-    return much && l->known && gn__cores() >= gn__helper_cores;
+    return much && l->known && l->cores >= gn__helper_cores;
 }
 
 /* Whether n bytes more are sent beside: always behind what waits to be sent there. */
