@@ -74,8 +74,8 @@
        Meaning       The structure of a graph shows what its nodes are for: embedding, linear, MLP, attention, KV
                      append, norm, residual, loss, optimiser step, head, adapter, conv, separable conv, pooling, skip,
                      patch embedding, embedding bag, interaction, recurrent; prefill, decode, training; text, vision,
-                     audio, table. Such blocks are placed and run as units. An encoder of pictures, text or sound
-                     (blocks that are connected and read one modality) is proposed to each device as a whole. A program
+                     audio, table. Such blocks are placed and run as units. An encoder (blocks that are connected and
+                     read one modality: pictures, text, sound or tables) is proposed to each device as a whole. A program
                      may state its meaning (gn_role, gn_phase, gn_residency, gn_modality), which takes precedence; where
                      that contradicts the structure, it is counted (meaning_disagreements) and logged once for each
                      plan. gn_desc.unrecognised turns recognisers off, to see what each saves.
@@ -22713,8 +22713,8 @@ static bool gn__encodes(const gn_group *g) {
     return (blocks >> g->role & 1) && g->phase != GN_DECODE && g->phase != GN_PREFILL;
 }
 
-/* An encoder of pictures, text or sound: groups that are connected and read one modality, up to where others join.
-   Follows gn__groups_cost, which tells the modalities of groups. */
+/* An encoder of pictures, text, sound or tables: groups that are connected and read one modality, up to where others
+   join. Follows gn__groups_cost, which tells the modalities of groups. */
 static void gn__encoders_fill(gn__recognition *w) {
     gn_meaning *m = w->m;
     uint32_t *number = w->reads;
