@@ -75,10 +75,10 @@
                      append, norm, residual, loss, optimiser step, head, adapter, conv, separable conv, pooling, skip,
                      patch embedding, embedding bag, interaction, recurrent; prefill, decode, training; text, vision,
                      audio, table. Such blocks are placed and run as units. An encoder (blocks that are connected and
-                     read one modality: pictures, text, sound or tables) is proposed to each device as a whole. A program
-                     may state its meaning (gn_role, gn_phase, gn_residency, gn_modality), which takes precedence; where
-                     that contradicts the structure, it is counted (meaning_disagreements) and logged once for each
-                     plan. gn_desc.unrecognised turns recognisers off, to see what each saves.
+                     read one modality: pictures, text, sound or tables) is proposed to each device as a whole. A
+                     program may state its meaning (gn_role, gn_phase, gn_residency, gn_modality), which takes
+                     precedence; where that contradicts the structure, it is counted (meaning_disagreements) and
+                     logged once for each plan. gn_desc.unrecognised turns recognisers off, to see what each saves.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
                      gn_desc.policy: least latency, most throughput or fewest bytes. Weights and states stay where they
                      are. A split is used only if the model expects it to pay, or if no device has the memory for all:
