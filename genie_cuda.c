@@ -13039,9 +13039,9 @@ typedef struct one_form {
 /* A cache of ONE_MANY keys and more is read once for as many heads of a block as share it, up to ONE_HEADS whose sums
    fit its registers and shared memory; of a shorter one, which the L2 cache holds, each head has blocks of its own.
    Blocks of a cluster, which a cache of ONE_MANY keys has none of, since more blocks are resident without: while
-   each of a block's lanes has ONE_KEYS keys of a full cache. What shares keys beyond a cluster: each block has ONE_LONG, which
-   outweighs that they join their sums through memory (on GPUs without clusters ONE_KEYS a lane, twice as many with
-   several heads). */
+   each of a block's lanes has ONE_KEYS keys of a full cache. What shares keys beyond a cluster: each block has
+   ONE_LONG, which outweighs that they join their sums through memory (on GPUs without clusters ONE_KEYS a lane, twice
+   as many with several heads). */
 enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_MANY = 4096, ONE_CLUSTER = 8, ONE_PARTS = 64, ONE_KEYS = 4, ONE_LONG = 512 };
 
 /* Lanes that share a key, of 16 bytes each. */
