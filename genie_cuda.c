@@ -51,10 +51,11 @@
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
  * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
  *
- * Few rows. Products of two to eight rows of 16 bits run on tensor cores whose left side is the weight: each weight is
- * read once, straight into registers, and products of the same rows, gated halves, residuals and norms share a kernel
- * as those of one row do. k is summed by a number of warps that it alone says (few_warps), so a row's sums depend
- * neither on the other rows, nor on how many there are from two to eight, nor on strides or on what shares the kernel.
+ * Few rows. Products of two to 24 rows of 16 bits (beyond eight: by matrices of up to 8 Mi elements) run on tensor cores
+ * whose left side is the weight: each weight is read once, straight into registers, and products of the same rows,
+ * gated halves and residuals share a kernel as those of one row do, up to eight rows norms too. k is summed by a number
+ * of warps that it alone says (few_warps), so a row's sums depend neither on the other rows, nor on how many there are,
+ * nor on strides or on what shares the kernel.
  *
  * One row by int8, int4 or fp8 with groups of a multiple of 64 (int4: 128) of k runs on tensor cores too: 32 lanes read
  * what follows on one another of a row of the weight, and of the instruction's products what stands on its diagonal
@@ -96,7 +97,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 36
+#define GN__CU_GENERATOR 37
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -1308,6 +1309,10 @@ static const char shared_text[] =
     "  e.v = lo == (C)0 || e.v > (C)1e308 ? e.v : gn_fma(-e.v, lo, e.v);\n"
     "  return over(a, e);\n"
     "}\n"
+    "// The same for numbers of 16 bits, within 7e-6 of itself and a third as long: some ulp of c1 a + c3 a^3 are that "
+    "much "
+    "where the result is still normal\n"
+    "D float gn_gelu_tanh_near(float a) { return gn_logistic(a, a * fmaf(a * a, (float)GELU_3, (float)GELU_1)); }\n"
     "#define GN_C(x) ((GN_T)(x))\n"
     "#define GN_M_ADD(a, b) gn_add(a, b)\n"
     "#define GN_M_SUB(a, b) gn_sub(a, b)\n"
@@ -1795,7 +1800,7 @@ enum { PARAMS_MAX = 400 };
 typedef struct fusion {
     uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length;
     struct attention_form *written;
-    bool inside;
+    bool inside, laid; /* laid: the attention `product` leaves its result as this step would copy it */
 } fusion;
 
 /* Products of one row of numbers, with what follows each: one kernel. product: one, or two of equal shape whose columns
@@ -2102,6 +2107,12 @@ static long long f64_word(double d) {
     return w;
 }
 
+/* Nothing in the plan writes it. */
+static bool is_constant(const emit *e, uint32_t node) {
+    const gn_part_node *n = &e->part->nodes[e->layout->lay[node].base];
+    return n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_DATA;
+}
+
 static bool node_is(const emit *e, uint32_t node, gn_op_id op) {
     return e->part->nodes[node].leaf == GN_LEAF_NONE && e->part->nodes[node].op == op;
 }
@@ -2131,8 +2142,10 @@ static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_a
     while (vector > 1 && (n % vector || !vectorises(&to, dst_at.offset, vector, bytes))) vector /= 2;
     bool wide = vectorises(&s, src_at.offset, vector, bytes),
          one = s.rank == 0 || (s.strides[s.rank - 1] == 0 && s.dims[s.rank - 1] % vector == 0);
+    emit_early(e);
     emit_pointer(e, type, true, "a", src_at);
     emit_pointer(e, type, false, "o", dst_at);
+    put(&e->body, e->waits ? "  let_next_start();\n" : "");
     emit_await(e);
     put(&e->body,
         "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    "
@@ -2326,7 +2339,9 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
             emit_number(e, "u32", name, PARAM_WORD, in->node);
             e->faults = true;
         }
-        put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to, row.text);
+        bool near = in->op == GN_OP_GELU_TANH && types[in->in_dtype].bytes == 2;
+        put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to,
+            near ? "gn_gelu_tanh_near(a)" : row.text);
         if (loop_drops(l, i, in)) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
     }
     snprintf(l->names[in->dst], sizeof l->names[0], "t%u", t);
@@ -4396,7 +4411,7 @@ typedef struct product_form {
     const char *body;
     int64_t vector, tiles, rows, columns, splits, span;
     int tx, lanes, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b;
-    bool at, bt, turn, copied[2];
+    bool at, bt, turn, copied[2], early; /* early: B is a weight, read before the kernel waits */
     uint32_t shared;
 } product_form;
 
@@ -4420,8 +4435,11 @@ static void put_product_type(emit *e, const product *p, const product_form *form
     if (form->step) {
         bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % form->step == 0 &&
                        form->span % form->step == 0;
-        put(types_text, "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d };\n",
-            is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt);
+        put(types_text,
+            "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d, EARLY = %d "
+            "};\n",
+            is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt,
+            form->early);
     }
     put(types_text, "};\n");
 }
@@ -4623,18 +4641,26 @@ static const char tensor_text[] =
     "  side_b sb;\n"
     "  float acc[CELLS];\n"
     "  UNROLL for (int i = 0; i < CELLS; i++) acc[i] = 0.f;\n"
+    "  for (int next = 0; P::EARLY && next < STAGES - 1 && next < steps; next++) {   // B is a weight\n"
+    "    const i64 k = (i64)next * P::STEP;\n"
+    "    sb.template fetch<P::FULL, P::BN, P::BK>(base + next * STAGE + A, b + k * P::BK, columns, end - begin - k < "
+    "P::STEP ? (int)(end - begin - k) : P::STEP);\n"
+    "    sb.keep(memory + next * STAGE + A);\n"
+    "  }\n"
+    "  await_previous();\n"
     "  for (int step = 1 - STAGES; step < steps; step++) {\n"
     "    const int next = step + STAGES - 1, to = next % STAGES * STAGE;\n"
+    "    const bool both = !P::EARLY || step >= 0;\n"
     "    const i64 k = (i64)next * P::STEP;\n"
     "    const int ks = end - begin - k < P::STEP ? (int)(end - begin - k) : P::STEP;\n"
     "    if (step >= 0) { copy_wait<STAGES - 2>(); __syncthreads(); }\n"
     "    if (next < steps) {\n"
     "      sa.template fetch<P::FULL, P::AM, P::AK>(base + to, a + k * P::AK, rows, ks);\n"
-    "      sb.template fetch<P::FULL, P::BN, P::BK>(base + to + A, b + k * P::BK, columns, ks);\n"
+    "      if (both) sb.template fetch<P::FULL, P::BN, P::BK>(base + to + A, b + k * P::BK, columns, ks);\n"
     "    }\n"
     "    copy_commit();\n"
     "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, group, wm, wn);\n"
-    "    if (next < steps) { sa.keep(memory + to); sb.keep(memory + to + A); }\n"
+    "    if (next < steps) { sa.keep(memory + to); if (both) sb.keep(memory + to + A); }\n"
     "  }\n"
     "  let_next_start();\n"
     "  if (GROUPS > 1) {                                                 // the groups' sums one after another\n"
@@ -5183,28 +5209,47 @@ static const char wgmma_text[] =
     "// A stage has been read: by a group's products, which end together, or (REGS) by each of its warps\n"
     "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : "
     "127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
-    "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
+    "// The panels of step k of a tile, A's, B's or both, into the stage of the block's step `it`.\n"
+    "template <class P, bool A, bool B> M void wgmma_boxes(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 "
+    "tile, "
+    "u32 it, int k) {\n"
+    "  const u32 s = it % P::STAGES, sa = base + s * ((P::BM + P::BW) * 128), sb = sa + P::BM * 128, bar = full + 8 * "
+    "s;\n"
+    "  const int k0 = k * P::STEP;\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  product_tile<P>(tile, &z, &row, &col);\n"
+    "  if (A && !P::AT) box_load(sa, ta, k0, row, P::az(z), P::aw(z), bar);\n"
+    "  if (A && P::AT) UNROLL for (int i = 0; i < P::BM / P::STEP; i++) box_load(sa + i * (P::STEP * 128), ta, row + i "
+    "* "
+    "P::STEP, k0, P::az(z), P::aw(z), bar);\n"
+    "  if (B && !P::BT) box_load(sb, tb, k0, col, P::bz(z), P::bw(z), bar);\n"
+    "  if (B && P::BT) UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, "
+    "P::bz(z), P::bw(z), bar);\n"
+    "}\n"
+    "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty. EARLY_A, "
+    "EARLY_B: the side is a weight. NEXT: all blocks run at once, and the next kernel's may begin beside them.\n"
     "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, "
     "int steps) {\n"
-    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
-    "  u32 it = 0, z;\n"
-    "  int row, col;\n"
-    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    product_tile<P>(tile, &z, &row, &col);\n"
-    "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
-    "    for (int k = 0; k < steps; k++, it++) {\n"
-    "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
-    "      const int k0 = (first + k) * P::STEP;\n"
-    "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
-    "      bar_expect(bar, STAGE);\n"
-    "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BM / P::STEP; i++) box_load(sa + i * (P::STEP * 128), ta, "
-    "row + i * P::STEP, k0, az, aw, bar);\n"
-    "      if (!P::BT) box_load(sb, tb, k0, col, bz, bw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, "
-    "bar);\n"
-    "    }\n"
+    "  u32 it = 0;\n"
+    "  const u32 ahead = (P::EARLY_A || P::EARLY_B) && steps > 0 ? (steps < P::STAGES ? steps : P::STAGES) : 0;\n"
+    "  for (; it < ahead; it++) {                                          // a weight's before what is before has "
+    "ended\n"
+    "    bar_expect(full + 8 * it, (P::BM + P::BW) * 128);\n"
+    "    wgmma_boxes<P, P::EARLY_A, P::EARLY_B>(ta, tb, base, full, blockIdx.x / P::KC, it, first + (int)it);\n"
     "  }\n"
+    "  await_previous();\n"
+    "  it = 0;\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC)\n"
+    "    for (int k = 0; k < steps; k++, it++) {\n"
+    "      if (it < ahead) { wgmma_boxes<P, !P::EARLY_A, !P::EARLY_B>(ta, tb, base, full, tile, it, first + k); "
+    "continue; "
+    "}\n"
+    "      bar_wait(empty + 8 * (it % P::STAGES), (it / P::STAGES & 1) ^ 1);\n"
+    "      bar_expect(full + 8 * (it % P::STAGES), (P::BM + P::BW) * 128);\n"
+    "      wgmma_boxes<P, true, true>(ta, tb, base, full, tile, it, first + k);\n"
+    "    }\n"
+    "  if (P::NEXT) let_next_start();\n"
     "}\n"
     "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in BUFFERS of 8192 bytes.\n"
     "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int "
@@ -5405,10 +5450,12 @@ static const char wgmma_text[] =
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
     "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, "
-    "steps);   // the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
+    "steps);   // of several turns the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
+    "    else await_previous();\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
+    "    await_previous();\n"
     "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
     "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); "
@@ -5532,7 +5579,6 @@ static void emit_aligned(emit *e, uint32_t node, panels *panel, int64_t inner_st
         step *= from.dims[i];
     }
     if (r > 2) panel->batch = gn_view_collapse(&panel->batch); /* as many dims as a map has */
-    emit_early(e);
     emit_copy_views(e, "aligned", to, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at }, from, at_node(e, node, 0));
     panel->scratch = true;
     panel->moved = false;
@@ -5627,7 +5673,6 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
         bt = false;
     }
     emit_early(e);
-    emit_await(e);
     put_epilogue(e, t, d);
     put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
     put(y,
@@ -5637,9 +5682,12 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
         (long long)f->columns);
     put(y,
         "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, "
-        "BULK = %d, BUFFERS = %d, STEP = %d };\n  static M void mma(float *d, %s a, u64 b) { @_mma(d, a, b); }\n",
+        "BULK = %d, BUFFERS = %d, STEP = %d, EARLY_A = %d, EARLY_B = %d, NEXT = %d };\n  static M void mma(float *d, "
+        "%s "
+        "a, u64 b) { @_mma(d, a, b); }\n",
         (long long)t->vector, f->height, f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, buffers,
-        128 / types[d].bytes, registers ? "const u32 *" : "u64");
+        128 / types[d].bytes, !side_a.scratch && !side_a.moved && is_constant(e, xa),
+        !b.scratch && !b.moved && is_constant(e, xb), total * f->parts <= most, registers ? "const u32 *" : "u64");
     put_batch(y, "a", &side_a.batch);
     put_batch(y, "b", &b.batch);
     put(y, "};\n");
@@ -5937,8 +5985,9 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     bool copied = f.body[0] == 's'; /* sides that lie the other way are transposed first */
     param at = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch),
           b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
+    f.early = is_constant(e, xb) && e->moved != xb + 1;
     if (f.step) emit_early(e);
-    emit_await(e);
+    else emit_await(e);
     if (!cut) put_epilogue(e, &t, d);
     /* sums of parts are stored as they are */
     else
@@ -5959,10 +6008,10 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
 
-/* ---- two to eight rows, on tensor cores ---- */
+/* ---- two to 24 rows, on tensor cores ---- */
 
 static const char few_text[] =
-    "// ---- two to eight rows by a matrix: each weight is read once, as a row of the left side of the tensor cores' "
+    "// ---- two to 24 rows by a matrix: each weight is read once, as a row of the left side of the tensor cores' "
     "instruction; the rows are the right side's columns ----\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "template <int WORDS> M void stream_words(u32 *to, const void *p) {\n"
@@ -6000,9 +6049,10 @@ static const char few_text[] =
     "      if (k + i < P::k) stream_words<TILES>(w + i * TILES, b + (i64)(k + i) * stride + first + g * 2 * TILES);\n"
     "  }\n"
     "}\n"
-    "// 8 k of the lane's row, of which there may be none.\n"
-    "template <class P> M uint4 few_row(const typename P::T *a, int k0) {\n"
-    "  const int row = (threadIdx.x & 31) / 4, k = k0 + (threadIdx.x & 3) * 8;\n"
+    "// 8 k of a lane's row of the 8 from `row` on, of which there may be none.\n"
+    "template <class P> M uint4 few_row(const typename P::T *a, int row, int k0) {\n"
+    "  row += (threadIdx.x & 31) / 4;\n"
+    "  const int k = k0 + (threadIdx.x & 3) * 8;\n"
     "  uint4 x = zeros();\n"
     "  if (row >= P::m || k >= P::k) return x;\n"
     "  const typename P::T *from = a + row * P::AM + k * P::AK;\n"
@@ -6014,16 +6064,17 @@ static const char few_text[] =
     "2 * 16;\n"
     "  return four_words(w);\n"
     "}\n"
-    "// 32 k of TILES times 16 columns.\n"
-    "template <class P> M void few_take(float (*acc)[4], const u32 *w, const uint4 &x) {\n"
-    "  enum { TILES = P::TILES };\n"
+    "// 32 k of TILES times 16 columns of all rows.\n"
+    "template <class P> M void few_take(float (*acc)[(P::m + 7) / 8][4], const u32 *w, const uint4 *x) {\n"
+    "  enum { TILES = P::TILES, EIGHTS = (P::m + 7) / 8 };\n"
     "  UNROLL for (int h = 0; h < 2; h++) UNROLL for (int j = 0; j < TILES; j++) {\n"
     "    u32 r[4];\n"
     "    UNROLL for (int q = 0; q < 4; q++) {                              // columns by q % 2, pairs of k by q / 2\n"
     "      const int c = j + q % 2 * TILES, at = (4 * h + q / 2 * 2) * TILES + c / 2;\n"
     "      r[q] = P::DOT ? w[j * 8 + q % 2 * 4 + 2 * h + q / 2] : paired(w[at], w[at + TILES], c & 1);\n"
     "    }\n"
-    "    mma(acc[j], r, word_of(x, 2 * h), word_of(x, 2 * h + 1), typename P::T());\n"
+    "    UNROLL for (int t = 0; t < EIGHTS; t++) mma(acc[j][t], r, word_of(x[t], 2 * h), word_of(x[t], 2 * h + 1), "
+    "typename P::T());\n"
     "  }\n"
     "}\n"
     "// A product's epilogue as an ending.\n"
@@ -6034,23 +6085,34 @@ static const char few_text[] =
     "  M void load(int) {}\n"
     "  M void end(int i, float y, float) const { e.template store<1>(i, col, &y); }\n"
     "};\n"
-    "// m rows (2 to 8) by B (k,n): 16 TILES columns to a block, or to the S blocks of a cluster that share k between "
+    "// The sum of a block's warps of an element of matrix q\n"
+    "template <class P> M float few_joined(const float *part, int q, int row, int c) {\n"
+    "  float sum[8];\n"
+    "  UNROLL for (int w = 0; w < 8; w++) sum[w] = part[((q * 8 + w) * P::m + row) * (P::TILES * 16 + 4) + c];\n"
+    "  return halves<8>::sum(sum);\n"
+    "}\n"
+    "// m rows (2 to 24) by B (k,n): 16 TILES columns to a block, or to the S blocks of a cluster that share k between "
     "them. k is summed in steps of 32 by 8 * S * G warps, of which G are in one: their sums are joined as halves.\n"
     "// P: T, m, k, TILES, S, G, MATS, DOT (columns contiguous), WIDE, WIDE_X (16 bytes at once), WITHIN (N computes "
     "the rows), EARLY, NEXT, ROW_BYTES, strides AM AK BK BN\n"
     "// E: as for one row; element i of column c: early(c), load(i), end(i, v, v of the second matrix)\n"
     "template <class P, class N, class E> M void few_times(const typename P::T *a, const N &norm, const "
     "vector_of<typename P::T> &m, const E &e) {\n"
-    "  enum { TILES = P::TILES, MATS = P::MATS, S = P::S, G = P::G, SHARE = TILES * 16 / S, ALL = SHARE * P::m, OUT = "
-    "(ALL + 255) / 256, W = 8 * S * G, STEPS = (P::k + 31) / 32, ITEMS = (STEPS + W - 1) / W * G, MOST = 8 / (TILES * "
-    "MATS), DEPTH = ITEMS < MOST ? G : MOST > 1 ? MOST : 1, TURN = DEPTH > G ? DEPTH : G };\n"
+    "  enum { TILES = P::TILES, MATS = P::MATS, S = P::S, G = P::G, COLUMNS = TILES * 16, APART = COLUMNS + 4, SHARE = "
+    "COLUMNS / S, ALL = SHARE * P::m, OUT = "
+    "(ALL + 255) / 256, EIGHTS = (P::m + 7) / 8, W = 8 * S * G, STEPS = (P::k + 31) / 32, ITEMS = (STEPS + W - 1) / W "
+    "* G, MOST = EIGHTS == "
+    "1 ? 8 / (TILES * MATS) : 96 / (8 * TILES * MATS + 4 * EIGHTS), DEPTH = ITEMS < MOST ? ITEMS : MOST > 1 ? MOST : "
+    "1, TURN = DEPTH > G ? DEPTH : G };\n"
     "  DYNAMIC_SHARED(memory);\n"
-    "  float *part = (float *)(memory + P::ROW_BYTES);                      // MATS, 8 S warps, m, SHARE\n"
+    "  float *part = (float *)(memory + P::ROW_BYTES), *joined = part + MATS * 8 * P::m * APART;   // MATS, 8 warps, "
+    "m, "
+    "APART; MATS, S blocks, m, SHARE\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = m.block % S, first = m.block / S * (TILES * "
     "16), u = (warp * S + rank) * 32;\n"
-    "  float acc[MATS][G][TILES][4];\n"
+    "  float acc[MATS][G][TILES][EIGHTS][4];\n"
     "  u32 w[DEPTH][MATS][TILES * 8];\n"
-    "  uint4 x[DEPTH];\n"
+    "  uint4 x[DEPTH][EIGHTS];\n"
     "  E own[OUT];\n"
     "#define FEW_K(item) (((item) / G * W + (item) % G * 8 * S) * 32 + u)\n"
     "  if (P::NEXT == 0) let_next_start();\n"
@@ -6069,44 +6131,53 @@ static const char few_text[] =
     "  if (P::NEXT >= 2) let_next_start();\n"
     "  if (P::WITHIN) { norm.run((typename P::T *)memory, 0, P::m, blockIdx.x == 0); __syncthreads(); a = (const "
     "typename P::T *)memory; }\n"
-    "  UNROLL for (int d = 0; d < DEPTH; d++) x[d] = few_row<P>(a, FEW_K(d));\n"
+    "  UNROLL for (int d = 0; d < DEPTH; d++) UNROLL for (int t = 0; t < EIGHTS; t++) x[d][t] = few_row<P>(a, t * 8, "
+    "FEW_K(d));\n"
     "  UNROLL for (int o = 0; o < OUT; o++) {\n"
     "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
     "    if (at < ALL && col < m.n) own[o].load(at / SHARE * m.n + col);\n"
     "  }\n"
     "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int j = 0; j < TILES; "
-    "j++) UNROLL for (int i = 0; i < 4; i++) acc[q][g][j][i] = 0.f;\n"
+    "j++) UNROLL for (int t = 0; t < EIGHTS; t++) UNROLL for (int i = 0; i < 4; i++) acc[q][g][j][t][i] = 0.f;\n"
     "  for (int from = 0; from < ITEMS; from += TURN) UNROLL for (int d = 0; d < TURN; d++) {\n"
     "    enum { D_ = DEPTH };\n"
     "    const int next = from + d + D_;\n"
+    "    if (ITEMS % TURN && from + d >= ITEMS) break;\n"
     "    UNROLL for (int q = 0; q < MATS; q++) few_take<P>(acc[q][d % G], w[d % D_][q], x[d % D_]);\n"
     "    if (next >= ITEMS) continue;\n"
     "    UNROLL for (int q = 0; q < MATS; q++) few_load<P>(w[d % D_][q], m.b[q], m.stride, m.n, first, FEW_K(next));\n"
-    "    x[d % D_] = few_row<P>(a, FEW_K(next));\n"
+    "    UNROLL for (int t = 0; t < EIGHTS; t++) x[d % D_][t] = few_row<P>(a, t * 8, FEW_K(next));\n"
     "  }\n"
     "#undef FEW_K\n"
     "  if (P::NEXT == 3) let_next_start();\n"
-    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int j = 0; j < TILES; j++) UNROLL for (int i = 0; i < 4; i++) "
-    "{\n"
-    "    const int row = lane % 4 * 2 + i % 2, c = few_column<P>(lane / 4, j, i);\n"
-    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) acc[q][g][j][i] += acc[q][g + "
-    "h][j][i];\n"
-    "    if (row >= P::m) continue;\n"
-    "    float *to = part + ((q * 8 * S + rank * 8 + warp) * P::m + row) * SHARE + c % SHARE;\n"
-    "    if (S > 1) put_block(to, acc[q][0][j][i], c / SHARE); else *to = acc[q][0][j][i];\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int j = 0; j < TILES; j++) UNROLL for (int t = 0; t < EIGHTS; "
+    "t++) UNROLL for (int i = 0; i < 4; i++) {\n"
+    "    const int row = t * 8 + lane % 4 * 2 + i % 2, c = few_column<P>(lane / 4, j, i);\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) acc[q][g][j][t][i] += acc[q][g + "
+    "h][j][t][i];\n"
+    "    if (row < P::m) part[((q * 8 + warp) * P::m + row) * APART + c] = acc[q][0][j][t][i];\n"
     "  }\n"
+    "  __syncthreads();\n"
+    "  // a block's own sums are joined first: one number of each element goes to another block\n"
     "  if (S > 1) {\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) for (int at = threadIdx.x; at < P::m * COLUMNS; at += 256) {\n"
+    "      const int row = at / COLUMNS, c = at % COLUMNS;\n"
+    "      put_block(joined + ((q * S + rank) * P::m + row) * SHARE + c % SHARE, few_joined<P>(part, q, row, c), c / "
+    "SHARE);\n"
+    "    }\n"
     "    cluster_arrive();\n"
     "    cluster_wait();\n"
-    "  } else __syncthreads();\n"
+    "  }\n"
     "  UNROLL for (int o = 0; o < OUT; o++) {\n"
     "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
     "    float y[2] = { 0.f, 0.f };\n"
     "    if (at >= ALL || col >= m.n) continue;\n"
     "    UNROLL for (int q = 0; q < MATS; q++) {\n"
-    "      float sum[8 * S];\n"
-    "      UNROLL for (int p = 0; p < 8 * S; p++) sum[p] = part[(q * 8 * S + p % S * 8 + p / S) * ALL + at];\n"
-    "      y[q] = halves<8 * S>::sum(sum);\n"
+    "      float sum[S];\n"
+    "      UNROLL for (int p = 0; p < S; p++) sum[p] = S > 1 ? joined[(q * S + p) * ALL + at] : few_joined<P>(part, q, "
+    "at / "
+    "SHARE, at % SHARE);\n"
+    "      y[q] = halves<S>::sum(sum);\n"
     "    }\n"
     "    own[o].end(at / SHARE * m.n + col, y[0], y[1]);\n"
     "  }\n"
@@ -6125,10 +6196,16 @@ typedef struct few_form {
     bool dot, wide, wide_x;
 } few_form;
 
+/* More than eight rows up to MORE_ROWS are few where the matrix has at most MORE_WEIGHTS elements: a larger one is read
+   as fast by large tiles, which read the rows less often. */
+enum { MORE_ROWS = 24, MORE_WEIGHTS = 1 << 23 };
+
 /* By the shape of a product of dense matrices alone. */
 static bool is_of_few_rows(const emit *e, const product *p, gn_dtype d) {
-    return (d == GN_F16 || d == GN_BF16) && emit_has_tensor_cores(e) && !e->invariant && p->batches == 1 && p->m > 1 &&
-           p->m <= FEW_ROWS && p->n > 0 && p->n <= 1 << 27 && p->k > 0 && p->k <= 1 << 27;
+    if ((d != GN_F16 && d != GN_BF16) || !emit_has_tensor_cores(e) || e->invariant || p->batches != 1 || p->m < 2 ||
+        p->n < 1 || p->n > 1 << 27 || p->k < 1 || p->k > 1 << 27)
+        return false;
+    return p->m <= FEW_ROWS || (p->m <= MORE_ROWS && p->n * p->k <= MORE_WEIGHTS);
 }
 
 /* Warps that sum k between them: the order of a sum is by this alone. */
@@ -6144,15 +6221,17 @@ static void few_choose(const emit *e, const product *p, int64_t all, int mats, i
         ob % 16 == 0 && (across ? p->bn % 8 == 0 && p->k % 8 == 0 : p->bn == 1 && p->bk % 8 == 0 && p->n % 8 == 0);
     f->dot = across || !f->wide;
     f->tiles = 2;
-    if ((f->dot || !emit_has_clusters(e)) && blocks_for(all / mats, 32) < blocks) f->tiles = 1;
+    const bool clusters = emit_has_clusters(e), more = p->m > FEW_ROWS;
+    if (((f->dot || !clusters) && blocks_for(all / mats, 32) < blocks) || (more && !clusters)) f->tiles = 1;
     int64_t grid = blocks_for(all / mats, 16 * f->tiles);
-    for (f->splits = 1; emit_has_clusters(e) && f->splits < most && grid * f->splits * 2 <= 2 * blocks;) f->splits *= 2;
+    /* of many rows a thread has room for one sum of each element */
+    for (f->splits = 1; clusters && f->splits < most && (more || grid * f->splits <= blocks);) f->splits *= 2;
     f->groups = most / f->splits;
 }
 
 /* The sums of all warps, beside the rows' bytes in a block's shared memory. */
 static uint32_t few_shared(const few_form *f, const product *p, int mats, uint32_t row) {
-    return row + (uint32_t)(mats * 8 * f->tiles * 16 * p->m * 4);
+    return row + (uint32_t)(mats * p->m * 4 * (8 * (f->tiles * 16 + 4) + (f->splits > 1 ? f->tiles * 16 : 0)));
 }
 
 static void put_few_type(emit *e, const product *p, const few_form *f, gn_dtype d, int mats, bool early, uint32_t row) {
@@ -6401,8 +6480,8 @@ static bool emit_choice(const emit *e, const product_key *key, choice *out) {
 static bool matmul_is_measured(const emit *e, const matmul *x) {
     const product *p = &x->p;
     if (x->d != GN_F32 && x->d != GN_F16 && x->d != GN_BF16) return false;
-    if (x->moves || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) ||
-        (p->bn != 1 && p->bk != 1))
+    if (x->moves || is_of_few_rows(e, &x->shape, x->d) || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 ||
+        (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1))
         return false;
     return emit_measures(e, x->d, 2. * (double)p->m * (double)p->n * (double)p->k * (double)p->batches);
 }
@@ -10535,7 +10614,7 @@ static const char attention_text[] =
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
     "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
-    "    typename P::T *row = out + (((i64)blockIdx.y * P::TQ) + at + e * 8) * P::DK;\n"
+    "    typename P::T *row = out + P::row(blockIdx.y, at + e * 8);\n"
     "    UNROLL for (int d = 0; d < KD * 2; d++) *(u32 *)(row + d * 8 + (l & 3) * 2) = pair(o[d][e * 2] * other, "
     "o[d][e * 2 + 1] * other, tag);\n"
     "  }\n"
@@ -10564,6 +10643,8 @@ typedef struct attention_form {
     double scale, cap;
     int64_t dims[4], queries, parts, span, vector; /* dims: B, H, T, S */
     int64_t window;                                /* keys that a query sees at most; 0: all of S */
+    uint32_t laid;                                 /* 1 + whose memory takes the result; 0: that of the node itself */
+    int64_t out[3];                                /* laid: strides there of B, H and T */
 } attention_form;
 
 /* Keys that a query sees at most. */
@@ -10861,6 +10942,11 @@ static void put_attention_type(text *t, const attention_form *f, const char *loo
         for (int l = 0; l < 4; l++)
             put(t, "%s%s = %lldll%s", l ? ", " : "  static const i64 ", names[i][l], (long long)views[i]->strides[l],
                 l == 3 ? ";\n" : "");
+    put(t, "  static M i64 row(i64 y, i64 t) { return ");
+    if (f->laid)
+        put(t, "y / H * %lldll + y %% H * %lldll + t * %lldll; }\n", (long long)f->out[0], (long long)f->out[1],
+            (long long)f->out[2]);
+    else put(t, "(y * TQ + t) * E; }\n");
     put(t, "  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(f->scale));
 }
 
@@ -11096,7 +11182,7 @@ static const char warpgroup_attention_text[] =
     "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
     "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
-    "    typename P::T *row = out + ((i64)f.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    typename P::T *row = out + P::row(f.y, at + e * 8) + (l & 3) * 2;\n"
     "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, "
     "o[d * 4 + e * 2 + 1] * other, tag);\n"
     "  }\n"
@@ -11108,16 +11194,18 @@ static const char warpgroup_attention_text[] =
     "K, V empty; Q empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
     "  i64 n = P::S;\n"
-    "  if (P::LENGTH) {\n"
-    "    n = get(*length);\n"
-    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); "
-    "return; }\n"
-    "  }\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < 10; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 8);\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
+    "  await_previous();\n"
+    "  if (P::LENGTH) {\n"
+    "    n = get(*length);\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); "
+    "return; }\n"
+    "  }\n"
+    "  if (!P::SEVERAL) let_next_start();\n"
     "  flash_tile f;\n"
     "  u32 done = 0;\n"
     "  if (threadIdx.x >= 256) {\n"
@@ -11152,6 +11240,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     int d = (int)f->q.dims[3];
     char name[96];
     text label = { 0 };
+    emit_early(e);
     put_wgmma(&e->types, "@_score", 128, f->q.dtype, false, false, false);
     put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
     put_loop_of_scores(e, f, &label);
@@ -11176,7 +11265,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
                                        .strides = { views[i]->strides[0], views[i]->strides[1] } } });
     }
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
-    emit_node(e, node, types[f->q.dtype].name, false, "o");
+    emit_node(e, f->laid ? f->laid - 1 : node, types[f->q.dtype].name, false, "o");
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || f->length;
@@ -11201,6 +11290,7 @@ static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
         emit_attention_groups(e, node, f);
         return;
     }
+    if (!f->empty) emit_early(e);
     if (!f->empty) put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, f->empty ? "no_loop" : "@_x");
     emit_view_of(e, f->in[0], &f->q, f->moved[0], true, "q");
@@ -11210,10 +11300,11 @@ static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
     if (f->parts > 1)
         emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_node(e, node, type, false, "o");
+    emit_node(e, f->laid ? f->laid - 1 : node, type, false, "o");
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || f->length;
+    emit_await(e);
     if (f->empty)
         put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > "
                       "@_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
@@ -11257,44 +11348,79 @@ static void emit_saved(emit *e, uint32_t node, const char *type, const char *nam
     e->save = gn_size_add(e->save, gn_size_align(gn_size_mul((size_t)gn_view_count(v), types[v->dtype].bytes), 256));
 }
 
-/* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
-static void emit_kv_append(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
-    const gn_view *cache = view_of(e, x), *rows_view = view_of(e, y);
+/* Where the append of a node goes, its parameters with `tag` behind their names: into the kernel's body goes what finds
+   a position out of range, into `writes` what stores the rows. Pieces that are stored. */
+static int64_t put_kv_append(emit *e, uint32_t node, const char *tag, text *writes) {
+    uint32_t y = input(e, node, 1), z = input(e, node, 2);
+    const gn_view *rows_view = view_of(e, y);
     bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
-    gn_view out = gn_view_dense(cache->dtype, 4, view_of(e, node)->dims), part = out;
-    int bytes = types[cache->dtype].bytes;
-    const char *type = raw_types[bytes], *pos = types[view_of(e, z)->dtype].name;
-    int64_t T = rows_view->dims[2], S = out.dims[2], n;
+    gn_view out = gn_view_dense(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
+    int bytes = types[out.dtype].bytes;
+    const char *type = raw_types[bytes];
+    int64_t T = rows_view->dims[2], last = out.dims[2] - T, vector = 16 / bytes;
+    char names[6][24];
+    for (int i = 0; i < 6; i++)
+        snprintf(names[i], sizeof names[i], "%s%s",
+                 ((const char *const[]){ "rows", "pos", "o", "saved", "flag", "at" })[i], tag);
     part.dims[2] = T;
     gn_view cr = gn_view_collapse(rows_view), co = gn_view_collapse(&part);
-    n = gn_view_count(&part);
-    if (!in_place) emit_copy(e, node, x);
-    emit_node(e, y, type, true, "rows");
-    emit_node(e, z, pos, true, "pos");
-    emit_node(e, node, type, false, "o");
-    if (in_place) emit_saved(e, node, type, "saved", "flag");
-    emit_faults(e, node);
-    put(&e->body,
-        "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, "
-        "OUT_OF_RANGE, node, at, %lldll); return; }\n",
-        (long long)(S - T), (long long)(S - T + 1));
-    if (in_place) put(&e->body, "  if (*err) return;\n  if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n");
-    put(&e->body,
-        "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * "
-        "256) {\n    const i64 to = ",
-        (long long)out.strides[2], (long long)n);
-    put_offset(&e->body, &co, "i", false);
-    put(&e->body, ";\n    %so[to] = rows[", in_place ? "saved[i] = o[to];\n    " : "");
-    put_offset(&e->body, &cr, "i", false);
-    put(&e->body, "];\n  }\n");
-    int64_t blocks = blocks_for(n, 256);
-    emit_launch(e, in_place ? "kv_append_in_place" : "kv_append",
-                (uint64_t)(blocks > 1 << 16 ? 1 << 16
-                           : blocks < 1     ? 1
-                                            : blocks),
-                1, 256);
+    while (vector > 1 && (!vectorises(&cr, base_offset(e, y), vector, bytes) || !vectorises(&co, 0, vector, bytes)))
+        vector /= 2;
+    int64_t n = gn_view_count(&part) / vector;
+    emit_node(e, y, type, true, names[0]);
+    emit_node(e, z, types[view_of(e, z)->dtype].name, true, names[1]);
+    emit_node(e, node, type, false, names[2]);
+    if (in_place) emit_saved(e, node, type, names[3], names[4]);
+    put(&e->body, "  const i64 %s = *%s;\n  if (%s < 0 || %s > %lldll) { ", names[5], names[1], names[5], names[5],
+        (long long)last);
+    put(&e->body, "if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node%s, %s, %lldll); return; }\n",
+        tag, names[5], (long long)(last + 1));
+    if (in_place) put(writes, "  if (blockIdx.x == 0 && threadIdx.x == 0) err[%s] = 1;\n", names[4]);
+    put(writes,
+        "  %s += %s * %lldll;\n  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * "
+        "256) {\n    const u64 i = g * %lldu;\n    %s x[%lld];\n    const i64 to = ",
+        names[2], names[5], (long long)out.strides[2], (long long)n, (long long)vector, type, (long long)vector);
+    put_offset(writes, &co, "i", false);
+    put(writes, ";\n    ");
+    if (in_place)
+        put(writes, "vload<%lld>(x, %s + to);\n    vstore<%lld>(%s + i, x);\n    ", (long long)vector, names[2],
+            (long long)vector, names[3]);
+    put(writes, "vload<%lld>(x, %s + ", (long long)vector, names[0]);
+    put_offset(writes, &cr, "i", false);
+    put(writes, ");\n    vstore<%lld>(%s + to, x);\n  }\n", (long long)vector, names[2]);
+    return n;
 }
+
+/* In the caches' own memory, unless an older version is still read: then rows that are overwritten are saved first.
+   Several are at one position, and in place. */
+static void emit_kv_appends(emit *e, const uint32_t *nodes, uint32_t n) {
+    bool in_place = e->layout->lay[nodes[0]].place == GN_PLACE_INPLACE;
+    int64_t most = 1;
+    char tag[12] = "", name[24], label[48];
+    text writes = { 0 };
+    if (!in_place) emit_copy(e, nodes[0], input(e, nodes[0], 0));
+    emit_early(e);
+    emit_errors(e);
+    e->faults = true;
+    put(&e->body, e->waits ? "  let_next_start();\n" : "");
+    emit_await(e);
+    for (uint32_t i = 0; i < n; i++) {
+        if (n > 1) snprintf(tag, sizeof tag, "%u", i);
+        snprintf(name, sizeof name, "node%s", tag);
+        emit_number(e, "u32", name, PARAM_WORD, nodes[i]);
+        int64_t pieces = put_kv_append(e, nodes[i], tag, &writes);
+        if (pieces > most) most = pieces;
+    }
+    if (in_place) put(&e->body, "  if (*err) return;\n");
+    if (writes.n) text_add(&e->body, writes.s, writes.n);
+    e->failed = e->failed || writes.failed;
+    text_free(&writes);
+    int64_t blocks = blocks_for(most, 256);
+    snprintf(label, sizeof label, n > 1 ? "kv_append_%u_in_place" : in_place ? "kv_append_in_place" : "kv_append", n);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+}
+
+static void emit_kv_append(emit *e, uint32_t node) { emit_kv_appends(e, &node, 1); }
 
 /* ---- caches in pages ---- */
 
@@ -12909,12 +13035,6 @@ static const char one_text[] =
     "  }\n"
     "}\n";
 
-/* Nothing in the plan writes it. */
-static bool is_constant(const emit *e, uint32_t node) {
-    const gn_part_node *n = &e->part->nodes[e->layout->lay[node].base];
-    return n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_DATA;
-}
-
 static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align) {
     const gn_view *v = view_of(e, node);
     return gn_view_count(v) == n && gn_view_is_dense(v) && v->offset % align == 0;
@@ -13037,7 +13157,8 @@ typedef struct one_form {
 } one_form;
 
 /* A cache of ONE_MANY keys and more is read once for as many heads of a block as share it, up to ONE_HEADS whose sums
-   fit its registers and shared memory; of a shorter one, which the L2 cache holds, each head has blocks of its own.
+   fit its registers and shared memory, and so is a shorter one while each processor has a block then; else each head
+   has blocks of its own, and the L2 cache holds the keys.
    Blocks of a cluster, which a cache of ONE_MANY keys has none of, since more blocks are resident without: while
    each of a block's lanes has ONE_KEYS keys of a full cache. What shares keys beyond a cluster: each block has
    ONE_LONG, which outweighs that they join their sums through memory (on GPUs without clusters ONE_KEYS a lane, twice
@@ -13058,8 +13179,8 @@ static void one_divide(const emit *e, one_form *f, int64_t heads) {
     int64_t keys = keys_of(a), shared = a->dims[1] / a->k.dims[1], blocks = emit_processors(e);
     bool many = keys >= ONE_MANY;
     f->heads = 1;
-    for (int64_t r = 2; r <= ONE_HEADS && many; r++)
-        if (shared % r == 0 && r * a->q.dims[3] <= ONE_WIDTH) f->heads = r;
+    for (int64_t r = 2; r <= ONE_HEADS; r++)
+        if (shared % r == 0 && r * a->q.dims[3] <= ONE_WIDTH && (many || heads / r >= blocks)) f->heads = r;
     heads /= f->heads;
     int64_t least = 256 / one_lanes(a) * (f->heads > 1 ? 2 * ONE_KEYS : ONE_KEYS);
     for (f->cluster = 1; clusters && !many && f->cluster < ONE_CLUSTER && keys >= f->cluster * 2 * least;
@@ -13286,6 +13407,7 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
             n += own.p.n;
         }
     if (first.p.m > 1) {
+        if (first.p.m > FEW_ROWS && !emit_has_clusters(e) && g->parts[0].product[1]) return false;
         *form = first;
         few_choose(e, &first.p, n, g->parts[0].product[1] ? 2 : 1, 0, 0, &form->few);
         form->splits = form->few.splits;
@@ -13692,12 +13814,44 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
 }
 
 /* An attention in a form of its own: written out, or one query of each head. */
+/* Where heads (B,H,T,D) go that are copied densely in the order of a view of them whose axes were swapped: the strides
+   there of B, H and T. False: the view shows something else, or parts columns. */
+static bool laid_strides(const gn_view *v, const int64_t *dims, int64_t D, int64_t *out) {
+    const int64_t dense[3] = { dims[1] * dims[2] * D, dims[2] * D, D };
+    int64_t step = 1;
+    bool found[3] = { dims[0] == 1, dims[1] == 1, dims[2] == 1 };
+    if (v->offset || gn_view_count(v) != dims[0] * dims[1] * dims[2] * D) return false;
+    memset(out, 0, 3 * sizeof *out);
+    for (int i = v->rank - 1; i >= 0; i--) {
+        int at = -1;
+        if (v->dims[i] == 1) continue;
+        if (step == 1) {
+            if (v->strides[i] != 1 || v->dims[i] != D) return false;
+            step = D;
+            continue;
+        }
+        for (int k = 0; k < 3; k++)
+            if (!found[k] && v->strides[i] == dense[k] && v->dims[i] == dims[k]) at = k;
+        if (at < 0) return false;
+        found[at] = true;
+        out[at] = step;
+        step *= v->dims[i];
+    }
+    return step == gn_view_count(v) && found[0] && found[1] && found[2];
+}
+
 static void emit_attended(emit *e, const fusion *u) {
     uint32_t node = e->layout->steps[u->product - 1].node;
     attention_form a = u->written ? *u->written : attention_choose(e, node);
     one_form f;
-    if (one_choose(e, &a, &f)) emit_one(e, u, &f);
-    else emit_attention_form(e, node, &a);
+    if (u->laid) {
+        a.laid = 1 + e->layout->steps[e->step - 1].node;
+        (void)laid_strides(view_of(e, input(e, a.laid - 1, 0)), a.dims, a.q.dims[3], a.out);
+    } else if (one_choose(e, &a, &f)) {
+        emit_one(e, u, &f);
+        return;
+    }
+    emit_attention_form(e, node, &a);
 }
 
 /* >>fuse =============================================================================================
@@ -13900,12 +14054,48 @@ static uint32_t fusable_length(const emit *e, const readers *r, const attention_
     return step;
 }
 
+/* The copy that alone reads this attention's result, in another order of its axes, is how it is stored. */
+static void fuse_laid(emit *e, const readers *r, uint32_t i, const attention_form *f) {
+    uint32_t node = e->layout->steps[i].node, at = i + 1;
+    int64_t strides[3];
+    if (!f->flash || r->reads[node] != 1 || r->held[node]) return;
+    for (; at < e->layout->n_steps; at++) {
+        const gn_kernel_step *s = &e->layout->steps[at];
+        if (!s->n_instrs && node_is(e, s->node, GN_OP_RESHAPE) && e->layout->lay[input(e, s->node, 0)].base == node)
+            break;
+    }
+    if (at == e->layout->n_steps || e->fusions[at].inside || e->fusions[at].product ||
+        (at > i + 1 && !are_never_appended(e, node, 0)) ||
+        !laid_strides(view_of(e, input(e, e->layout->steps[at].node, 0)), f->dims, f->q.dims[3], strides))
+        return;
+    fusion u = e->fusions[i];
+    u.product = i + 1;
+    u.laid = true;
+    e->fusions[i].written = NULL;
+    e->fusions[i].product = 0;
+    e->fusions[at] = u;
+    fuse_in(e, i, at);
+    keep_inputs(e, node, 0, at);
+    if (u.written) {
+        const gn_kernel_step *s = attention_loop(e, f);
+        for (int k = 0; k < 3; k++) keep_until(e, f->in[k], e->layout->steps[at].node);
+        for (uint32_t k = 0; s && k < s->n_loads; k++)
+            if (!e->layout->loads[s->load + k].constant)
+                keep_until(e, e->layout->loads[s->load + k].base, e->layout->steps[at].node);
+    }
+    e->layout->lay[node].kernel = false;
+    e->layout->lay[node].place = GN_PLACE_NONE;
+}
+
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     attention_form shown =
         e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
     fusion u = e->fusions[i];
     one_form form;
-    if (!one_choose(e, &shown, &form)) return;
+    if (!one_choose(e, &shown, &form)) {
+        fuse_laid(e, r, i, &shown);
+        return;
+    }
     u.product = i + 1;
     uint32_t k = e->layout->lay[shown.in[1]].base, v = e->layout->lay[shown.in[2]].base;
     u.append[0] = fusable_append(e, r, k, &shown.k);
@@ -14701,14 +14891,15 @@ static int64_t vectors_rows(const emit *e, const vector_group *g) {
     return form.p.m;
 }
 
-/* Of several rows each block computes all: that pays while the blocks run side by side. */
+/* Of several rows each block computes all: that pays for few while the blocks run side by side. (32 rows of 768 took
+   each block 14 us.) */
 static bool vectors_reside(const emit *e, const vector_group *g) {
     uint32_t blocks[VECTOR_PARTS];
     int64_t grid = 0;
     vector_form form;
     if (!vectors_choose(e, g, &form, blocks)) return false;
     for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
-    return form.p.m == 1 || grid <= 4 * emit_processors(e);
+    return form.p.m == 1 || (form.p.m <= FEW_ROWS && grid <= 4 * emit_processors(e));
 }
 
 /* What gives the row runs in the products' kernel. */
@@ -14823,39 +15014,48 @@ static bool step_meets(const emit *e, uint32_t i, uint32_t base) {
     return meets;
 }
 
-/* The next append to pages, in place, as this one and by the same slots, before which nothing needs the pool of one of
-   those that have come together so far; 1 + its step, or 0. It is looked for near by: a client chooses how many appends
-   and steps there are. */
-enum { PAGE_REACH = 64 };
+/* The next append, in place, as this one and by the same slots, or at the same position, before which nothing needs the
+   pool or cache of one of those that have come together so far; 1 + its step, or 0. It is looked for near by: a client
+   chooses how many appends and steps there are. */
+enum { APPEND_REACH = 64 };
 
-static uint32_t page_partner(const emit *e, uint32_t i) {
+/* Rows of which there are several: one is an attention's work, in its own kernel. */
+static bool appends_several(const emit *e, uint32_t node) {
+    const gn_view *several = view_of(e, input(e, node, 1));
+    return several->dims[2] > 1 && gn_view_count(several) > 0;
+}
+
+static uint32_t append_partner(const emit *e, uint32_t i) {
     uint32_t node = e->layout->steps[i].node, n = e->part->nodes[node].n_ins;
-    for (uint32_t j = i + 1; j < e->layout->n_steps && j <= i + PAGE_REACH; j++) {
+    for (uint32_t j = i + 1; j < e->layout->n_steps && j <= i + APPEND_REACH; j++) {
         uint32_t other = e->layout->steps[j].node;
-        bool same = node_is(e, other, GN_OP_PAGE_APPEND) && e->part->nodes[other].n_ins == n &&
-                    e->layout->lay[other].place == GN_PLACE_INPLACE;
+        bool pages = node_is(e, node, GN_OP_PAGE_APPEND),
+             same = node_is(e, other, pages ? GN_OP_PAGE_APPEND : GN_OP_KV_APPEND) &&
+                    e->part->nodes[other].n_ins == n && e->layout->lay[other].place == GN_PLACE_INPLACE;
         for (uint32_t k = 2; k < n && same; k++) same = input(e, node, k) == input(e, other, k);
         for (uint32_t m = i + 1; m; m = e->fusions[m - 1].pages)
             if (step_meets(e, j, e->layout->lay[e->layout->steps[m - 1].node].base)) return 0;
         const gn_view *a = view_of(e, node), *b = view_of(e, other);
-        same = same && a->dims[0] == b->dims[0] && a->dims[2] == b->dims[2] && gn_view_count(b) > 0;
+        same = same && gn_view_count(b) > 0 &&
+               (pages ? a->dims[0] == b->dims[0] && a->dims[2] == b->dims[2] : appends_several(e, other));
         if (same) return j + 1;
     }
     return 0;
 }
 
-/* Appends by the same slots, of keys and of values, run as one kernel where the last of them stands. */
-enum { PAGE_APPENDS = 8 };
+/* Appends by the same slots or at one position, of keys and of values, run as one kernel where the last of them
+   stands. */
+enum { MOST_APPENDS = 8 };
 
-static void fuse_pages(emit *e, uint32_t i) {
+static void fuse_appends(emit *e, uint32_t i) {
     uint32_t node = e->layout->steps[i].node, many = 1, j;
     if (e->layout->lay[node].place != GN_PLACE_INPLACE || !gn_view_count(view_of(e, input(e, node, 1)))) return;
     for (uint32_t m = i + 1; m; m = e->fusions[m - 1].pages) {
         if (!are_never_appended(e, e->layout->steps[m - 1].node, 1)) return;
         many++;
     }
-    j = many > PAGE_APPENDS ? 0 : page_partner(e, i);
-    if (!j) refused(e, node, REFUSED_PAGES);
+    j = many > MOST_APPENDS ? 0 : append_partner(e, i);
+    if (!j && node_is(e, node, GN_OP_PAGE_APPEND)) refused(e, node, REFUSED_PAGES);
     if (!j) return;
     for (uint32_t m = i + 1; m; m = e->fusions[m - 1].pages) {
         keep_inputs(e, e->layout->steps[m - 1].node, 1, j - 1);
@@ -14876,7 +15076,8 @@ static bool fuse_by_step(emit *e, const readers *r) {
                  node_is(e, node, GN_OP_LINEAR_QUANTIZED))
             fuse_vector(e, r, i);
         else if (is_attention(e, node)) fuse_attention(e, r, i);
-        else if (node_is(e, node, GN_OP_PAGE_APPEND)) fuse_pages(e, i);
+        else if (node_is(e, node, GN_OP_PAGE_APPEND) || (node_is(e, node, GN_OP_KV_APPEND) && appends_several(e, node)))
+            fuse_appends(e, i);
         /* a failed run puts back what lies there */
         if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);
     }
@@ -14914,13 +15115,14 @@ static bool fuse_steps(emit *e) {
 /* True when step i is done by a fused kernel: here, or elsewhere. */
 static bool emit_fused(emit *e, size_t i) {
     const fusion *u = &e->fusions[i];
-    uint32_t appends[PAGE_APPENDS], n = 0;
+    uint32_t appends[MOST_APPENDS], n = 0;
     if (!u->inside && !u->product && !u->rows && !u->pages) return false;
     if (u->inside) return true;
     if (u->pages) {
-        for (uint32_t m = (uint32_t)i + 1; m && n < PAGE_APPENDS; m = e->fusions[m - 1].pages)
+        for (uint32_t m = (uint32_t)i + 1; m && n < MOST_APPENDS; m = e->fusions[m - 1].pages)
             appends[n++] = e->layout->steps[m - 1].node;
-        emit_page_appends(e, appends, n);
+        if (node_is(e, appends[0], GN_OP_PAGE_APPEND)) emit_page_appends(e, appends, n);
+        else emit_kv_appends(e, appends, n);
         return true;
     }
     if (u->rows) {

@@ -1661,6 +1661,8 @@ static void bench_decode(gn_ctx *g) {
 
 #include "decoder_rows.h"
 
+#include "batch_rows.h"
+
 /* ---- steps of a remote client, whose data takes as long to come as the GPU takes to compute ---- */
 
 /* 8 MiB of bf16 up and 2 KiB down a step */
@@ -2065,6 +2067,7 @@ static void bench_all(gn_ctx *g) {
     bench_overhead(g);
     bench_decode(g);
     bench_decoders(g);
+    bench_batches(g);
     bench_first();
     bench_measure();
     bench_between();

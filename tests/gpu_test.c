@@ -486,6 +486,43 @@ static void a_loop_after_a_product_is_no_kernel_of_its_own(void) {
     }
 }
 
+/* ---- few rows: a rows of c by (c,b) or (b,c); form bit 0 columns along memory, 1 a norm before, 2 a gated pair, 3 a
+   bias and an activation, 4 a residual ---- */
+
+static gn_tensor build_few_rows(gn_ctx *g, const job *j, void **data) {
+    bool across = j->form & 1;
+    gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->a, j->c), data[0]), w[2], y;
+    for (int i = 0; i < 2; i++) {
+        const char *from = (const char *)data[1] + (size_t)(i * j->b * j->c) * gn_dtype_bytes(j->d);
+        w[i] = gn_weight(g, j->d, across ? GN_SHAPE(j->b, j->c) : GN_SHAPE(j->c, j->b), from, "w");
+        if (across) w[i] = gn_transpose(w[i], 0, 1);
+    }
+    if (j->form & 2) x = gn_rmsnorm(x, gn_data(g, j->d, GN_SHAPE(j->c), data[2]), 1e-5);
+    y = gn_matmul(x, w[0]);
+    if (j->form & 4) y = gn_mul(gn_silu(y), gn_matmul(x, w[1]));
+    if (j->form & 8) y = gn_gelu_tanh(gn_add(y, gn_data(g, j->d, GN_SHAPE(j->b), data[3])));
+    return j->form & 16 ? gn_add(y, gn_data(g, j->d, GN_SHAPE(j->a, j->b), data[4])) : y;
+}
+
+/* Up to 32 rows, of depths that give each warp one step, several, and a last one that not all have. */
+static void products_of_few_rows_agree_with_the_cpu(void) {
+    static const int64_t rows[] = { 2, 7, 8, 9, 16, 17, 24, 32, 33 },
+                         depths[] = { 72, 256, 520, 1024, 1600, 3072, 6144 }, columns[] = { 16, 40, 104, 200 };
+    for (int i = 0; i < TEST_COUNT(rows) * TEST_COUNT(depths); i++) {
+        job j = { i & 1 ? GN_BF16 : GN_F16,
+                  rows[i % TEST_COUNT(rows)],
+                  columns[i % TEST_COUNT(columns)],
+                  depths[i / TEST_COUNT(rows)],
+                  0,
+                  (int)test_random_int(0, 31) };
+        double spread = 1 / sqrt((double)j.c);
+        void *data[5] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 2 * spread),
+                          random_bytes(j.d, j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, j.a * j.b, 1) };
+        compare("product of few rows", build_few_rows, &j, data, eps_of(j.d) * 16);
+        for (int k = 0; k < 5; k++) free(data[k]);
+    }
+}
+
 /* Products of all directions and with what follows them, as cuBLASLt computes them. In a context of its own, whose
    plans are new. */
 static void products_by_blas_are_as_exact_as_our_own(void) {
@@ -612,6 +649,49 @@ static void compare_attention(const job *j) {
                       random_bytes(j->d, keys, 1) };
     compare("attention", build_attention, j, data, eps_of(j->d) * (j->d == GN_F32 ? 64 : 16));
     for (int i = 0; i < 3; i++) free(data[i]);
+}
+
+static bool tensor_cores_are_there(void) {
+    gn_device_info info;
+    const char *arch = gn_get_device(gpu, &info) == GN_OK ? strstr(info.identity, " sm_") : NULL;
+    return arch && atoi(arch + 4) >= 80 && !getenv("GENIE_CUDA_TENSOR");
+}
+
+/* a: B, b: H, c: T, e: D; form: 0 (B,T,H,D), 1 (T,B,H,D), 2 (H,B,T,D); 4: written out, with a mask that is added; 8:
+   read once more, so that it is copied. */
+static gn_tensor build_laid(gn_ctx *g, const job *j, void **data) {
+    const gn_axes orders[3] = { GN_AXES(0, 2, 1, 3), GN_AXES(2, 0, 1, 3), GN_AXES(1, 0, 2, 3) };
+    gn_shape rows = GN_SHAPE(j->a, j->c, j->b, j->e);
+    gn_tensor q[3], y;
+    for (int i = 0; i < 3; i++) q[i] = gn_transpose(gn_data(g, j->d, rows, data[i]), 1, 2);
+    if (j->form & 4) {
+        gn_tensor mask = gn_data(g, j->d, GN_SHAPE(j->c, j->c), data[3]);
+        y = gn_mul_c(gn_matmul(q[0], gn_transpose(q[1], 2, 3)), 1 / sqrt((double)j->e));
+        y = gn_matmul(gn_softmax(gn_add(y, gn_mul_c(mask, 2)), 3), q[2]);
+    } else y = gn_attention(q[0], q[1], q[2], &(gn_attention_desc){ .causal = true });
+    gn_tensor copy = gn_reshape(gn_permute(y, orders[j->form & 3]), GN_SHAPE(-1, j->b * j->e));
+    if (j->form & 8) copy = gn_add(copy, gn_reshape(gn_mul_c(y, 3), GN_SHAPE(-1, j->b * j->e)));
+    return copy;
+}
+
+/* The copy behind an attention is how it stores its result. */
+static void attention_is_stored_as_it_is_copied(void) {
+    static const int64_t shapes[][4] = { { 2, 3, 40, 64 }, { 1, 2, 130, 64 }, { 3, 1, 17, 32 }, { 2, 2, 64, 128 } };
+    gn_stats before, after;
+    for (int k = 0; k < TEST_COUNT(shapes) * 12; k++) {
+        const int64_t *s = shapes[k / 12];
+        job j = { k & 1 ? GN_F16 : GN_BF16, s[0], s[1], s[2], s[3], k % 12 + (k % 12 >= 9 ? -9 : 0) };
+        if ((j.form & 3) == 3) j.form &= ~1;
+        int64_t n = s[0] * s[1] * s[2] * s[3];
+        void *data[4] = { random_bytes(j.d, n, 2), random_bytes(j.d, n, 2), random_bytes(j.d, n, 1),
+                          random_bytes(j.d, s[2] * s[2], 1) };
+        if (!compiles_only) gn_get_stats(gpu, &before);
+        compare("attention with a copy", build_laid, &j, data, eps_of(j.d) * 16);
+        if (!compiles_only) gn_get_stats(gpu, &after);
+        bool laid = !compiles_only && !(j.form & 12) && tensor_cores_are_there();
+        if (laid && !getenv("GENIE_CUDA_FUSE")) CHECK_INT(after.kernels_run - before.kernels_run, 1);
+        for (int i = 0; i < 4; i++) free(data[i]);
+    }
 }
 
 static void attention_agrees_with_the_cpu(void) {
@@ -1287,6 +1367,44 @@ static void appends_at_one_place_are_put_back_in_their_order(void) {
     CHECK(memcmp(out, first, sizeof out) == 0);
     gn_step(gpu);
     gn_release(cache);
+    gn_release(other);
+}
+
+/* Keys and values of several tokens, rows of one wider tensor: one kernel. fails 2: the values' cache has no room
+   there; 1: a later step fails. Neither leaves a trace. */
+static void several_rows_are_appended_to_all_caches_at_once(void) {
+    enum { G = 2, S = 8, S2 = 6, D = 16, T = 3 };
+    static float rows[T * 2 * G * D], first[2][G * S * D], out[G * S * D], table[8], some[4];
+    for (int i = 0; i < T * 2 * G * D; i++) rows[i] = (float)i;
+    for (int i = 0; i < G * S * D; i++) first[0][i] = first[1][i] = (float)(1000 + i);
+    const int64_t room[2] = { S, S2 };
+    gn_tensor cache[2], other = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "other");
+    for (int c = 0; c < 2; c++) cache[c] = gn_state(gpu, GN_F32, GN_SHAPE(1, G, room[c], D), first[c], "cache");
+    for (int fails = 2; fails >= 0; fails--) {
+        gn_stats before, after;
+        int32_t at = fails == 2 ? 4 : 3, id = fails == 1 ? 7 : 1;
+        gn_tensor all = gn_reshape(gn_data(gpu, GN_F32, GN_SHAPE(T, 2 * G * D), rows), GN_SHAPE(1, T, 2 * G, D)),
+                  place = gn_data(gpu, GN_I32, GN_SCALAR, &at);
+        for (int c = 0; c < 2; c++)
+            (void)gn_kv_append(cache[c], gn_transpose(gn_slice(all, 2, c * G, c * G + G, 1), 1, 2), place);
+        gn_tensor set = gn_assign(other, gn_embedding(gn_data(gpu, GN_F32, GN_SHAPE(2, 4), table),
+                                                      gn_data(gpu, GN_I32, GN_SHAPE(1), &id)));
+        gn_get_stats(gpu, &before);
+        CHECK_RESULT(gn_read(set, some, sizeof some), fails ? GN_INDEX_OUT_OF_RANGE : GN_OK);
+        gn_get_stats(gpu, &after);
+        if (!fails && !getenv("GENIE_CUDA_FUSE")) CHECK(after.kernels_run - before.kernels_run <= 4);
+        gn_step(gpu);
+        for (int c = 0; c < 2; c++) {
+            CHECK_RESULT(gn_read(cache[c], out, (size_t)(G * room[c] * D) * sizeof(float)), GN_OK);
+            for (int i = 0; i < G * room[c] * D; i++) {
+                int64_t t = i / D % room[c] - 3, g = i / D / room[c];
+                bool is_new = !fails && t >= 0 && t < T;
+                CHECK(out[i] == (is_new ? rows[(t * 2 * G + c * G + g) * D + i % D] : first[c][i]));
+            }
+        }
+        gn_step(gpu);
+    }
+    for (int c = 0; c < 2; c++) gn_release(cache[c]);
     gn_release(other);
 }
 
@@ -2519,6 +2637,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails),
     TEST_ENTRY(indices_into_nothing_are_out_of_range),
     TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
+    TEST_ENTRY(several_rows_are_appended_to_all_caches_at_once),
     TEST_ENTRY(an_old_version_is_read_beside_the_new_one),
     TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
     TEST_ENTRY(products_of_more_than_2_to_the_31_elements_are_exact),
@@ -2542,6 +2661,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs),
     TEST_ENTRY(products_on_tensor_cores_are_exact),
     TEST_ENTRY(attention_agrees_with_the_cpu),
+    TEST_ENTRY(attention_is_stored_as_it_is_copied),
     TEST_ENTRY(windows_caps_slopes_and_sinks_agree_with_the_cpu),
     TEST_ENTRY(one_query_of_heads_that_share_keys_agrees_with_the_cpu),
     TEST_ENTRY(attention_of_many_short_heads_agrees_with_the_cpu),
@@ -2551,6 +2671,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(values_of_hidden_keys_add_nothing),
     TEST_ENTRY(products_by_blas_are_as_exact_as_our_own),
     TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions),
+    TEST_ENTRY(products_of_few_rows_agree_with_the_cpu),
     TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
     TEST_ENTRY(loops_after_products_agree_with_the_cpu),
     TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),

@@ -41,8 +41,8 @@ wide() {
     GENIE_CUDA_WIDE=1 compile 20 "${words[@]}" compile_for && GENIE_CUDA_WIDE=1 conformance 20 "${words[@]/%/cuda}"
 }
 known_values() {
-    on_shim "$BUILD/tests/gpu_test" ones_times replayed launched_again one_element a_fault _place_are_put_back an_old_version indices_into_nothing long_rows a_loop_takes attention_written_out_agrees by_attention_written norm_within solved_by_panels a_singular_matrix --seed 1 >"$WORK/known" 2>&1
-    holds "$WORK/known" 17
+    on_shim "$BUILD/tests/gpu_test" ones_times replayed launched_again one_element a_fault _place_are_put_back appended_to_all_caches an_old_version indices_into_nothing long_rows a_loop_takes attention_written_out_agrees by_attention_written norm_within solved_by_panels a_singular_matrix --seed 1 >"$WORK/known" 2>&1
+    holds "$WORK/known" 18
 }
 # The bits of a token do not depend on what is computed beside it; appends by the same slots are one kernel.
 caches_in_pages() {
@@ -59,6 +59,11 @@ quantised_rows() {
     local result=$?
     unset GENIE_SHIM_ARCH
     return $result
+}
+# Two to 24 rows on tensor cores; attention there, in the order of what would copy its result.
+few_rows() {
+    GENIE_SHIM_ARCH=80 GENIE_SHIM_PROCESSORS=2 on_shim "$BUILD/tests/gpu_test" products_of_few_rows as_it_is_copied --seed 1 >"$WORK/few" 2>&1
+    holds "$WORK/few" 2
 }
 weights_of_files() {
     on_shim "$BUILD/tests/weight_file_test" --seed 1 >"$WORK/files" 2>&1
@@ -246,6 +251,7 @@ check kernels_of_each_kind_agree_with_the_reference conformance 100 on_cuda
 check kernels_that_count_in_64_bits_agree_with_the_reference wide
 check decoders_take_five_kernels_a_layer_and_agree_with_f64 decoders
 check decoders_on_two_processors_agree_with_the_reference decoders_on_two_processors
+check few_rows_and_copies_of_attention_agree_with_the_cpu few_rows
 check quantised_rows_on_tensor_cores_agree_with_the_reference quantised_rows
 check known_values_replay_and_fault_on_the_shim known_values
 check caches_in_pages_on_the_shim caches_in_pages

@@ -6,9 +6,11 @@ struct attention_f32_p { typedef float T; typedef float C; typedef float MT; typ
   static const i64 KB = 960ll, KH = 480ll, KS = 24ll, KD = 1ll;
   static const i64 VB = 960ll, VH = 480ll, VS = 24ll, VE = 1ll;
   static const i64 MB = 0ll, MH = 0ll, MQ = 0ll, MS = 0ll;
+  static M i64 row(i64 y, i64 t) { return (y * TQ + t) * E; }
   static M C scale() { return (C)gn_f64(0x3fca20bd700c2c3full); }
 };
-extern "C" __global__ void __launch_bounds__(256) attention_f32(const float *__restrict__ q, const float *__restrict__ k, const float *__restrict__ v, float *__restrict__ o, u32 *__restrict__ err, u32 node) {
+extern "C" __global__ void __launch_bounds__(256) attention_f32(const float *q, const float *k, const float *v, float *o, u32 *err, u32 node) {
   const attention_f32_x x = no_loop();
+  await_previous();
   attention<attention_f32_p>(q, k, v, (const attention_f32_p::MT *)0, (const attention_f32_p::L *)0, x, o, 0, err, node);
 }

@@ -21,10 +21,11 @@ struct wgmma_attention_bf16_64_window_cap_slopes_sinks_p { typedef bf16 T; typed
   static const i64 KB = 16384ll, KH = 8192ll, KS = 64ll, KD = 1ll;
   static const i64 VB = 16384ll, VH = 8192ll, VS = 64ll, VE = 1ll;
   static const i64 MB = 0ll, MH = 0ll, MQ = 0ll, MS = 0ll;
+  static M i64 row(i64 y, i64 t) { return (y * TQ + t) * E; }
   static M C scale() { return (C)gn_f64(0x3fc0000000000000ull); }
 };
 struct wgmma_attention_bf16_64_window_cap_slopes_sinks_q : wgmma_attention_bf16_64_window_cap_slopes_sinks_p { enum { SEVERAL = 0, TURN = 0 }; static const i64 HEADS = 4ll; static M void score(float *s, u64 a, u64 b) { wgmma_attention_bf16_64_window_cap_slopes_sinks_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { wgmma_attention_bf16_64_window_cap_slopes_sinks_value(o, a, b); } };
-extern "C" __global__ void __launch_bounds__(384, 1) wgmma_attention_bf16_64_window_cap_slopes_sinks(const float *__restrict__ slopes, const bf16 *__restrict__ sinks, const __grid_constant__ tmap q, const __grid_constant__ tmap k, const __grid_constant__ tmap v, const int *__restrict__ length, bf16 *__restrict__ o, u32 *__restrict__ err, u32 node) {
+extern "C" __global__ void __launch_bounds__(384, 1) wgmma_attention_bf16_64_window_cap_slopes_sinks(const float *slopes, const bf16 *sinks, const __grid_constant__ tmap q, const __grid_constant__ tmap k, const __grid_constant__ tmap v, const int *length, bf16 *o, u32 *err, u32 node) {
   const wgmma_attention_bf16_64_window_cap_slopes_sinks_x x = { slopes, 0, 0, length, sinks, 0 };
   wgmma_attention<wgmma_attention_bf16_64_window_cap_slopes_sinks_q>(&q, &k, &v, length, x, o, err, node);
 }

@@ -16,10 +16,9 @@ struct tensor_matmul_bf16_64x16_p { typedef bf16 T; typedef float C; static cons
   static const i64 SPAN = 256ll;
   static M i64 a(u32 z) { return (0); }
   static M i64 b(u32 z) { return (0); }
-  enum { FULL = 0, STEP = 64, WM = 4, WN = 1, VA = 8, VB = 2, KA = 1, KB = 0 };
+  enum { FULL = 0, STEP = 64, WM = 4, WN = 1, VA = 8, VB = 2, KA = 1, KB = 0, EARLY = 1 };
 };
 extern "C" __global__ void __launch_bounds__(256, 2) tensor_matmul_bf16_64x16(bf16 *o, const bf16 *bias, const bf16 *a, const bf16 *b) {
-  await_previous();
   const tensor_matmul_bf16_64x16_e e = { o, now(bias) };
   tensor_matmul<tensor_matmul_bf16_64x16_p>(a, b, e, 0);
 }

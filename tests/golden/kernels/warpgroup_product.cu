@@ -24,7 +24,7 @@ D void wgmma_bf16_64x64_k4_nn_epilogue_mma(float *d, u64 a, u64 b) {
     : "+f"(d[0]),"+f"(d[1]),"+f"(d[2]),"+f"(d[3]),"+f"(d[4]),"+f"(d[5]),"+f"(d[6]),"+f"(d[7]),"+f"(d[8]),"+f"(d[9]),"+f"(d[10]),"+f"(d[11]),"+f"(d[12]),"+f"(d[13]),"+f"(d[14]),"+f"(d[15]),"+f"(d[16]),"+f"(d[17]),"+f"(d[18]),"+f"(d[19]),"+f"(d[20]),"+f"(d[21]),"+f"(d[22]),"+f"(d[23]),"+f"(d[24]),"+f"(d[25]),"+f"(d[26]),"+f"(d[27]),"+f"(d[28]),"+f"(d[29]),"+f"(d[30]),"+f"(d[31]) : "l"(a), "l"(b));
 }
 struct wgmma_bf16_64x64_k4_nn_epilogue_p { typedef wgmma_bf16_64x64_k4_nn_epilogue_e E; typedef float C; static const i64 m = 64ll, n = 512ll, k = 1024ll; static const u32 TOTAL = 8u, ROWS = 1u, COLS = 8u;
-  enum { W = 8, SPLIT = 1, BM = 64, BW = 64, STAGES = 6, KC = 4, AT = 0, BT = 1, REGS = 0, TURN = 0, BULK = 0, BUFFERS = 2, STEP = 64 };
+  enum { W = 8, SPLIT = 1, BM = 64, BW = 64, STAGES = 6, KC = 4, AT = 0, BT = 1, REGS = 0, TURN = 0, BULK = 0, BUFFERS = 2, STEP = 64, EARLY_A = 1, EARLY_B = 1, NEXT = 1 };
   static M void mma(float *d, u64 a, u64 b) { wgmma_bf16_64x64_k4_nn_epilogue_mma(d, a, b); }
   static M int az(u32 z) { return 0; }
   static M int aw(u32 z) { return 0; }
@@ -32,7 +32,6 @@ struct wgmma_bf16_64x64_k4_nn_epilogue_p { typedef wgmma_bf16_64x64_k4_nn_epilog
   static M int bw(u32 z) { return 0; }
 };
 extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(160, 2) wgmma_bf16_64x64_k4_nn_epilogue(bf16 *o, const bf16 *bias, const bf16 *a1, const __grid_constant__ tmap a, const __grid_constant__ tmap b) {
-  await_previous();
   const wgmma_bf16_64x64_k4_nn_epilogue_e e = { o, now(bias), now(a1) };
   wgmma_matmul<wgmma_bf16_64x64_k4_nn_epilogue_p>(&a, &b, 0, e);
 }
