@@ -1798,7 +1798,7 @@ enum { PARAMS_MAX = 400 };
    embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
    number of keys of what is there before the plan runs; the attention computes it by itself. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length;
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length, beside[2];
     struct attention_form *written;
     bool inside, laid; /* laid: the attention `product` leaves its result as this step would copy it */
 } fusion;
@@ -5229,18 +5229,19 @@ static const char wgmma_text[] =
     "}\n"
     "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty. EARLY_A, "
     "EARLY_B: the side is a weight. NEXT: all blocks run at once, and the next kernel's may begin beside them.\n"
-    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, "
-    "int steps) {\n"
+    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, u32 block, "
+    "int "
+    "first, int steps) {\n"
     "  u32 it = 0;\n"
     "  const u32 ahead = (P::EARLY_A || P::EARLY_B) && steps > 0 ? (steps < P::STAGES ? steps : P::STAGES) : 0;\n"
     "  for (; it < ahead; it++) {                                          // a weight's before what is before has "
     "ended\n"
     "    bar_expect(full + 8 * it, (P::BM + P::BW) * 128);\n"
-    "    wgmma_boxes<P, P::EARLY_A, P::EARLY_B>(ta, tb, base, full, blockIdx.x / P::KC, it, first + (int)it);\n"
+    "    wgmma_boxes<P, P::EARLY_A, P::EARLY_B>(ta, tb, base, full, block, it, first + (int)it);\n"
     "  }\n"
     "  await_previous();\n"
     "  it = 0;\n"
-    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC)\n"
+    "  for (u32 tile = block; tile < P::TOTAL; tile += gridDim.x / P::KC)\n"
     "    for (int k = 0; k < steps; k++, it++) {\n"
     "      if (it < ahead) { wgmma_boxes<P, !P::EARLY_A, !P::EARLY_B>(ta, tb, base, full, tile, it, first + k); "
     "continue; "
@@ -5396,13 +5397,14 @@ static const char wgmma_text[] =
     "}\n"
     "// A group's sums of all tiles of this block: stored, or left in `mine` for the cluster's other blocks.\n"
     "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, "
-    "int steps, float *mine) {\n"
+    "u32 "
+    "block, int steps, float *mine) {\n"
     "  enum { STAGE = (P::BM + P::BW) * 128, CELLS = P::BW / 2 };\n"
     "  const int t = threadIdx.x, wg = t >> 7;\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  float d[CELLS];\n"
-    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "  for (u32 tile = block; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    product_tile<P>(tile, &z, &row, &col);\n"
     "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
     "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
@@ -5415,12 +5417,11 @@ static const char wgmma_text[] =
     "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
     "}\n"
     "// The sums of the cluster's blocks added, each block some rows.\n"
-    "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
+    "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 block, u32 rank) {\n"
     "  u32 z;\n"
     "  int row, col;\n"
     "  enum { HEIGHT = P::TURN ? P::BW : P::BM, WIDTH = P::TURN ? P::BM : P::BW };\n"
-    "  if (P::TURN) product_tile<P>(blockIdx.x / P::KC, &z, &col, &row); "
-    "else product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  if (P::TURN) product_tile<P>(block, &z, &col, &row); else product_tile<P>(block, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < HEIGHT / P::KC * (WIDTH / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (HEIGHT / P::KC) + i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;\n"
     "    const bool is = row + r < P::m && col + c < P::n;\n"
@@ -5434,11 +5435,14 @@ static const char wgmma_text[] =
     "    else if (is) { typename P::E::O y[4]; e.template value<4>(in, v, y); vstore<4>(e.o + at, y); }\n"
     "  }\n"
     "}\n"
-    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
+    "// begin: the first of the product's blocks, where a kernel has several products that run at once\n"
+    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e, "
+    "u32 "
+    "begin) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
     "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full "
-    "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0, block = (blockIdx.x - begin) / P::KC;\n"
     "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? "
     "(int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
     "  if (threadIdx.x == 0) {\n"
@@ -5449,16 +5453,16 @@ static const char wgmma_text[] =
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
-    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, "
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, block, first, "
     "steps);   // of several turns the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
     "    else await_previous();\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
     "    await_previous();\n"
-    "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
+    "    wgmma_compute<P>(tc, e, base, full, empty, block, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
-    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); "
+    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, block, rank); cluster_sync(); "
     "}   // no block leaves while another reads its memory\n"
     "}\n";
 
@@ -5634,8 +5638,8 @@ static panels emit_panels(emit *e, uint32_t node, bool across, bool copied, cons
 }
 
 /* The map of a result that is stored in boxes. */
-static void emit_result_map(emit *e, const epilogue *t, const product *p) {
-    emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype,
+static void emit_result_map(emit *e, const char *name, const epilogue *t, const product *p) {
+    emit_map(e, name, (gn_dtype)view_of(e, t->result)->dtype,
              &(panels){ .node = e->layout->lay[t->result].base,
                         .inner = p->n,
                         .outer = p->m,
@@ -5645,7 +5649,8 @@ static void emit_result_map(emit *e, const epilogue *t, const product *p) {
                         .box_outer = 64 });
 }
 
-static void emit_warpgroups(emit *e, uint32_t node, const product *given, const product_form *f, const epilogue *t) {
+/* How blocks of a product by warpgroups are launched, by their tile's rows and the parts of k. */
+static const char *warpgroup_bounds(const product_form *f) {
     static const char *const bounds[3][3] = {
         { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)",
           "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
@@ -5654,53 +5659,96 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
         { "__launch_bounds__(512, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)",
           "__cluster_dims__(4, 1, 1) __launch_bounds__(512, 1)" }
     };
+    return bounds[(f->height - 1) / 64][f->parts >> 1];
+}
+
+/* 16-bit results leave by TMA. */
+static bool warpgroup_bulk(const emit *e, const product *given, const product_form *f, const epilogue *t) {
+    const gn_view *out = view_of(e, t->result);
+    return types[out->dtype].bytes == 2 && types[out->dtype].real && given->n % 8 == 0 && f->parts == 1 && !f->turn;
+}
+
+/* Blocks that run at once. */
+static int64_t warpgroup_blocks(const emit *e, const product_form *f) {
+    return emit_processors(e) * (f->height > 64 ? 1 : 2);
+}
+
+static void emit_warpgroup_launch(emit *e, const product_form *f, gn_dtype d, const char *end, bool bulk,
+                                  int64_t blocks) {
+    char name[64];
+    e->bounds = warpgroup_bounds(f);
+    int n = snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
+    if (f->parts > 1) n += snprintf(name + n, sizeof name - (size_t)n, "_k%d", f->parts);
+    snprintf(name + n, sizeof name - (size_t)n, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", end);
+    emit_launch_shared(e, name, (uint64_t)blocks, 1, f->height > 64 ? (uint32_t)f->height * 2 + 128 : 160,
+                       f->shared + (bulk ? (uint32_t)(f->height * 128 * (f->width == 192 ? 1 : 2)) : 0));
+}
+
+/* The type @_p of a product, or @_p and a number. a, b: its sides; at, bt: how they lie there. */
+typedef struct warpgroup_type {
+    const char *number;
+    panels a, b;
+    bool at, bt, registers, bulk, next, early[2];
+    int64_t total;
+} warpgroup_type;
+
+static void put_warpgroup_type(text *y, const product *given, const product_form *f, const epilogue *t, gn_dtype d,
+                               const warpgroup_type *w) {
+    put(y,
+        "struct @_p%s { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static "
+        "const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n",
+        w->number, (long long)given->m, (long long)given->n, (long long)given->k, (long long)w->total,
+        (long long)f->rows, (long long)f->columns);
+    put(y,
+        "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, "
+        "BULK = %d, BUFFERS = %d, STEP = %d, EARLY_A = %d, EARLY_B = %d, NEXT = %d };\n  static M void mma(float *d, "
+        "%s a, u64 b) { @_mma(d, a, b); }\n",
+        (long long)t->vector, f->height, f->width, f->stages, f->parts, w->at, w->bt, w->registers, f->turn, w->bulk,
+        f->width == 192 ? 1 : 2, 128 / types[d].bytes, w->early[0], w->early[1], w->next,
+        w->registers ? "const u32 *" : "u64");
+    put_batch(y, "a", &w->a.batch);
+    put_batch(y, "b", &w->b.batch);
+    put(y, "};\n");
+}
+
+static bool panels_early(const emit *e, const panels *lies, uint32_t node) {
+    return !lies->scratch && !lies->moved && is_constant(e, node);
+}
+
+static void emit_warpgroups(emit *e, uint32_t node, const product *given, const product_form *f, const epilogue *t) {
     product turned = product_turned(given);
     const product *p = f->turn ? &turned : given;
     uint32_t xa = input(e, node, f->turn), xb = input(e, node, !f->turn);
     gn_dtype d = view_of(e, xa)->dtype;
-    text *y = &e->types;
-    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real &&
-                given->n % 8 == 0 && f->parts == 1 && !f->turn;
-    int h = f->height, w = f->width, buffers = w == 192 ? 1 : 2;
-    bool at = f->turn ? f->bt : f->at, bt = f->turn ? f->at : f->bt, registers = d == GN_F32 && at;
+    int h = f->height, w = f->width;
     size_t scratch = 0;
-    panels side_a = emit_panels(e, xa, at, f->copied[f->turn], p, p->m, p->am, p->ak, &p->a, h, &scratch),
-           b = emit_panels(e, xb, bt, f->copied[!f->turn], p, p->n, p->bn, p->bk, &p->b, w, &scratch);
-    int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
-    char name[64];
-    if (d == GN_F32 && bt) {
-        emit_transposed(e, xb, &b, p->batches, w, &scratch);
-        bt = false;
+    warpgroup_type type = { .number = "",
+                            .at = f->turn ? f->bt : f->at,
+                            .bt = f->turn ? f->at : f->bt,
+                            .bulk = warpgroup_bulk(e, given, f, t),
+                            .total = f->tiles * p->batches };
+    type.registers = d == GN_F32 && type.at;
+    type.a = emit_panels(e, xa, type.at, f->copied[f->turn], p, p->m, p->am, p->ak, &p->a, h, &scratch);
+    type.b = emit_panels(e, xb, type.bt, f->copied[!f->turn], p, p->n, p->bn, p->bk, &p->b, w, &scratch);
+    if (d == GN_F32 && type.bt) {
+        emit_transposed(e, xb, &type.b, p->batches, w, &scratch);
+        type.bt = false;
     }
+    int64_t most = warpgroup_blocks(e, f);
+    type.next = type.total * f->parts <= most;
+    type.early[0] = panels_early(e, &type.a, xa);
+    type.early[1] = panels_early(e, &type.b, xb);
     emit_early(e);
     put_epilogue(e, t, d);
-    put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
-    put(y,
-        "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static "
-        "const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n",
-        (long long)given->m, (long long)given->n, (long long)p->k, (long long)total, (long long)f->rows,
-        (long long)f->columns);
-    put(y,
-        "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, "
-        "BULK = %d, BUFFERS = %d, STEP = %d, EARLY_A = %d, EARLY_B = %d, NEXT = %d };\n  static M void mma(float *d, "
-        "%s "
-        "a, u64 b) { @_mma(d, a, b); }\n",
-        (long long)t->vector, f->height, f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, buffers,
-        128 / types[d].bytes, !side_a.scratch && !side_a.moved && is_constant(e, xa),
-        !b.scratch && !b.moved && is_constant(e, xb), total * f->parts <= most, registers ? "const u32 *" : "u64");
-    put_batch(y, "a", &side_a.batch);
-    put_batch(y, "b", &b.batch);
-    put(y, "};\n");
-    emit_map(e, "a", d, &side_a);
-    emit_map(e, "b", d, &b);
-    if (bulk) emit_result_map(e, t, p);
-    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
-    e->bounds = bounds[(h - 1) / 64][f->parts >> 1];
-    snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
-    if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
-    snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
-    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1,
-                       h > 64 ? (uint32_t)h * 2 + 128 : 160, f->shared + (bulk ? (uint32_t)(h * 128 * buffers) : 0));
+    put_wgmma(&e->types, "@_mma", w, d, type.registers, type.at, type.bt);
+    put_warpgroup_type(&e->types, given, f, t, d, &type);
+    emit_map(e, "a", d, &type.a);
+    emit_map(e, "b", d, &type.b);
+    if (type.bulk) emit_result_map(e, "c", t, p);
+    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e, 0);\n", type.bulk ? "&c" : "0");
+    e->waits = e->waits && !type.early[0] && !type.early[1]; /* no more: it reads before it waits */
+    emit_warpgroup_launch(e, f, d, e->tail ? "_epilogue" : "", type.bulk,
+                          (f->parts > 1 || type.total < most ? type.total : most) * f->parts);
 }
 
 /* For sm_90a only. */
@@ -6002,6 +6050,7 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     int n = snprintf(name, sizeof name, "%s_%s", f.body, d == GN_F32 && f.step ? "tf32" : gn_dtype_name(d));
     if (f.step) n += snprintf(name + n, sizeof name - (size_t)n, "_%dx%d", f.height, f.width);
     snprintf(name + n, sizeof name - (size_t)n, "%s", e->tail && !cut ? "_epilogue" : "");
+    e->waits = e->waits && !f.early; /* no more: it reads before it waits */
     /* two blocks a processor hide each other's waits */
     if (f.step || (f.body[0] == 's' && f.shared && f.width == 128)) e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)f.splits, 256, f.shared);
@@ -6101,9 +6150,11 @@ static const char few_text[] =
     "  enum { TILES = P::TILES, MATS = P::MATS, S = P::S, G = P::G, COLUMNS = TILES * 16, APART = COLUMNS + 4, SHARE = "
     "COLUMNS / S, ALL = SHARE * P::m, OUT = "
     "(ALL + 255) / 256, EIGHTS = (P::m + 7) / 8, W = 8 * S * G, STEPS = (P::k + 31) / 32, ITEMS = (STEPS + W - 1) / W "
-    "* G, MOST = EIGHTS == "
-    "1 ? 8 / (TILES * MATS) : 96 / (8 * TILES * MATS + 4 * EIGHTS), DEPTH = ITEMS < MOST ? ITEMS : MOST > 1 ? MOST : "
-    "1, TURN = DEPTH > G ? DEPTH : G };\n"
+    "* G, FIT = EIGHTS == "
+    "1 ? 8 / (TILES * MATS) : 96 / (8 * TILES * MATS + 4 * EIGHTS), MOST = FIT > G ? FIT / G * G : FIT == G ? FIT : "
+    "FIT > 1 ? "
+    "2 : 1, DEPTH = ITEMS < MOST ? ITEMS : MOST, TURN = DEPTH > G ? DEPTH : G };\n"
+    "  static_assert(TURN % G == 0 && TURN % DEPTH == 0, \"each step of a turn has its own sum and registers\");\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  float *part = (float *)(memory + P::ROW_BYTES), *joined = part + MATS * 8 * P::m * APART;   // MATS, 8 warps, "
     "m, "
@@ -6574,6 +6625,118 @@ static void emit_product(emit *e, uint32_t node) {
     emit_own_product(e, &x, f);
     e->moved = 0;
     e->when = LAUNCH_ALWAYS;
+}
+
+/* ---- products of the same rows by several weights, of which the blocks run at once: one kernel by warpgroups ---- */
+
+enum { MOST_BESIDE = 3 };
+
+static bool beside_alike(const emit *e, const matmul *x, const matmul *first) {
+    uint32_t bias = bias_of(e, x->t.node);
+    if (x->d != first->d || (x->d != GN_F16 && x->d != GN_BF16) || x->moves || x->p.batches != 1 || x->t.loop ||
+        x->p.m != first->p.m || x->p.k != first->p.k || x->p.am != first->p.am || x->p.ak != first->p.ak ||
+        x->t.has_bias != first->t.has_bias || x->t.vector != first->t.vector || x->p.n % 8 ||
+        is_of_few_rows(e, &x->shape, x->d) || view_of(e, x->t.node)->dtype != x->d)
+        return false;
+    return bias == GN_NO_NODE || (view_of(e, bias)->strides[0] == 1 && base_offset(e, bias) % 16 == 0);
+}
+
+/* The form of all of them, as of one product that is as wide as they are together. False: another kernel would compute
+   that, a side would be copied, or not all blocks run at once. */
+static bool beside_choose(const emit *e, const uint32_t *nodes, uint32_t n, product_form *f) {
+    const matmul first = matmul_of(e, nodes[0]);
+    product all = first.shape;
+    int64_t tiles = 0;
+    all.n = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const matmul x = matmul_of(e, nodes[i]);
+        if (!beside_alike(e, &x, &first)) return false;
+        all.n += x.p.n;
+    }
+    all.bk = all.n;
+    *f = product_choose(e, &all, first.d, 0);
+    if (!f->stages || f->turn) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        const matmul x = matmul_of(e, nodes[i]);
+        product_form own = *f;
+        product_bind(e, &x.p, &own, x.d, base_offset(e, x.xa), base_offset(e, x.xb));
+        if (!own.stages || own.copied[0] || own.copied[1] || (i && (own.at != f->at || own.bt != f->bt))) return false;
+        if (!i) *f = own;
+        tiles += blocks_for(x.p.m, f->height) * blocks_for(x.p.n, f->width);
+    }
+    return tiles * f->parts <= warpgroup_blocks(e, f);
+}
+
+/* The parameters of the one that is number i, and what makes them the block's from `begin` on. */
+static void emit_beside_params(emit *e, const matmul *x, uint32_t i, const panels *b, bool bulk, int64_t begin) {
+    char name[3][12];
+    uint32_t bias = bias_of(e, x->t.node);
+    for (int k = 0; k < 3; k++)
+        snprintf(name[k], sizeof name[k], "%s%u", ((const char *const[]){ "b", "c", "bias" })[k], i);
+    emit_map(e, name[0], x->d, b);
+    if (bulk) emit_result_map(e, name[1], &x->t, &x->p);
+    if (!i) {
+        put(&e->body, "  const tmap *tb = &b0, *tc = %s;\n  @_e to = e;\n  u32 begin = 0;\n", bulk ? "&c0" : "0");
+        return;
+    }
+    snprintf(name[1], sizeof name[1], "o%u", i);
+    emit_node(e, x->t.node, types[x->d].name, false, name[1]);
+    if (bias != GN_NO_NODE) emit_node(e, bias, types[x->d].name, true, name[2]);
+    put(&e->body, "  if (blockIdx.x >= %lldu) { tb = &b%u; begin = %lldu; to.o = o%u;", (long long)begin, i,
+        (long long)begin, i);
+    if (bulk) put(&e->body, " tc = &c%u;", i);
+    if (bias != GN_NO_NODE) put(&e->body, e->waits ? " to.bias = now(bias%u);" : " to.bias = bias%u;", i);
+    put(&e->body, " }\n");
+}
+
+/* A block's own product, by the type of its width. */
+static void put_beside_calls(emit *e, const uint32_t *nodes, uint32_t n, const product_form *f) {
+    int64_t begin = 0;
+    for (uint32_t i = 0, first = 0; i < n; i++) {
+        const product p = matmul_of(e, nodes[i]).p;
+        begin += blocks_for(p.m, f->height) * blocks_for(p.n, f->width) * f->parts;
+        if (i + 1 < n && matmul_of(e, nodes[i + 1]).p.n == p.n) continue;
+        put(&e->body, first ? "  else " : "  ");
+        if (i + 1 < n) put(&e->body, "if (begin < %lldu) ", (long long)begin);
+        put(&e->body, "wgmma_matmul<@_p%u>(&a, tb, tc, to, begin);\n", first);
+        first = i + 1;
+    }
+}
+
+/* Those of one width, which stand side by side, have one type. */
+static void emit_beside(emit *e, const uint32_t *nodes, uint32_t n) {
+    char numbers[MOST_BESIDE][12];
+    product_form f;
+    int64_t begin = 0, width = 0;
+    size_t scratch = 0;
+    (void)beside_choose(e, nodes, n, &f);
+    emit_early(e);
+    for (uint32_t i = 0; i < n; i++) {
+        const matmul x = matmul_of(e, nodes[i]);
+        product_form own = f;
+        warpgroup_type type = { .number = numbers[i], .at = f.at, .bt = f.bt, .next = true };
+        snprintf(numbers[i], sizeof numbers[i], "%u", i);
+        type.bulk = warpgroup_bulk(e, &x.p, &f, &x.t);
+        own.rows = blocks_for(x.p.m, f.height);
+        own.columns = blocks_for(x.p.n, f.width);
+        type.total = own.rows * own.columns;
+        type.a = emit_panels(e, x.xa, f.at, false, &x.p, x.p.m, x.p.am, x.p.ak, &x.p.a, f.height, &scratch);
+        type.b = emit_panels(e, x.xb, f.bt, false, &x.p, x.p.n, x.p.bn, x.p.bk, &x.p.b, f.width, &scratch);
+        type.early[1] = panels_early(e, &type.b, x.xb);
+        if (!i) {
+            put_epilogue(e, &x.t, x.d);
+            put_wgmma(&e->types, "@_mma", f.width, x.d, false, f.at, f.bt);
+            emit_map(e, "a", x.d, &type.a);
+        }
+        if (x.p.n != width) put_warpgroup_type(&e->types, &x.p, &own, &x.t, x.d, &type);
+        emit_beside_params(e, &x, i, &type.b, type.bulk, begin);
+        width = x.p.n;
+        begin += type.total * f.parts;
+    }
+    put_beside_calls(e, nodes, n, &f);
+    e->waits = false; /* it reads before it waits */
+    emit_warpgroup_launch(e, &f, view_of(e, nodes[0])->dtype, n > 2 ? "_beside_3" : "_beside_2",
+                          warpgroup_bulk(e, &(product){ .n = 8 }, &f, &(epilogue){ .result = nodes[0] }), begin);
 }
 
 /* >>indexing =========================================================================================
@@ -11364,7 +11527,8 @@ static int64_t put_kv_append(emit *e, uint32_t node, const char *tag, text *writ
                  ((const char *const[]){ "rows", "pos", "o", "saved", "flag", "at" })[i], tag);
     part.dims[2] = T;
     gn_view cr = gn_view_collapse(rows_view), co = gn_view_collapse(&part);
-    while (vector > 1 && (!vectorises(&cr, base_offset(e, y), vector, bytes) || !vectorises(&co, 0, vector, bytes)))
+    while (vector > 1 && (out.dims[3] % vector || !vectorises(&cr, base_offset(e, y), vector, bytes) ||
+                          !vectorises(&co, 0, vector, bytes)))
         vector /= 2;
     int64_t n = gn_view_count(&part) / vector;
     emit_node(e, y, type, true, names[0]);
@@ -14065,7 +14229,7 @@ static void fuse_laid(emit *e, const readers *r, uint32_t i, const attention_for
             break;
     }
     if (at == e->layout->n_steps || e->fusions[at].inside || e->fusions[at].product ||
-        (at > i + 1 && !are_never_appended(e, node, 0)) ||
+        (at > i + 1 && (e->fusions[i].written || !are_never_appended(e, node, 0))) ||
         !laid_strides(view_of(e, input(e, e->layout->steps[at].node, 0)), f->dims, f->q.dims[3], strides))
         return;
     fusion u = e->fusions[i];
@@ -15065,17 +15229,67 @@ static void fuse_appends(emit *e, uint32_t i) {
     e->fusions[j - 1].pages = i + 1;
 }
 
+/* Of step i and those beside it the nodes: of one width side by side. */
+static void beside_nodes(const emit *e, uint32_t i, uint32_t *nodes, uint32_t *n) {
+    const fusion *u = &e->fusions[i];
+    nodes[(*n)++] = e->layout->steps[i].node;
+    for (int k = 0; k < MOST_BESIDE - 1 && u->beside[k]; k++) {
+        uint32_t node = e->layout->steps[u->beside[k] - 1].node, at = *n;
+        int64_t width = view_of(e, node)->dims[view_of(e, node)->rank - 1];
+        for (; at > 1; at--) {
+            const gn_view *before = view_of(e, nodes[at - 1]), *first = view_of(e, nodes[0]);
+            int64_t own = before->dims[before->rank - 1];
+            if (own == width || width != first->dims[first->rank - 1]) break;
+            nodes[at] = nodes[at - 1];
+        }
+        nodes[at] = node;
+        ++*n;
+    }
+}
+
+/* Products of the same rows by other weights that come soon: the first computes them too. Their results are born with
+   its own. */
+static void fuse_beside(emit *e, uint32_t i) {
+    const gn_layout *l = e->layout;
+    fusion *u = &e->fusions[i];
+    uint32_t nodes[MOST_BESIDE], n = 0, found = 0, node = l->steps[i].node;
+    product_form f;
+    if (!emit_has_warpgroups(e) || e->invariant || l->steps[i].tail || l->lay[node].place != GN_PLACE_BLOCK) return;
+    for (uint32_t j = i + 1; j < l->n_steps && j <= i + APPEND_REACH && found < MOST_BESIDE - 1; j++) {
+        uint32_t other = l->steps[j].node;
+        bool may = !l->steps[j].n_instrs && !l->steps[j].tail && !e->fusions[j].inside && !e->fusions[j].product &&
+                   (node_is(e, other, GN_OP_MATMUL) || node_is(e, other, GN_OP_LINEAR)) &&
+                   e->part->nodes[other].op == e->part->nodes[node].op && input(e, other, 0) == input(e, node, 0) &&
+                   l->lay[other].place == GN_PLACE_BLOCK && l->lay[other].kernel;
+        for (uint32_t k = 1; may && k < e->part->nodes[other].n_ins; k++) may = is_constant(e, input(e, other, k));
+        if (!may) continue;
+        u->beside[found] = j + 1;
+        n = 0;
+        beside_nodes(e, i, nodes, &n);
+        if (beside_choose(e, nodes, n, &f)) found++;
+        else u->beside[found] = 0;
+    }
+    for (uint32_t k = 0; k < found; k++) {
+        uint32_t other = l->steps[u->beside[k] - 1].node;
+        fuse_in(e, u->beside[k] - 1, i);
+        e->layout->lay[other].early = true;
+        e->layout->lay[other].with = e->layout->lay[node].with;
+        e->layout->lay[node].with = other + 1;
+    }
+}
+
 /* First the steps that one reads: loops behind products, appends, rows; then what they are together. */
 static bool fuse_by_step(emit *e, const readers *r) {
     for (uint32_t i = 0; i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
         uint32_t node = e->layout->steps[i].node;
-        if (e->fusions[i].written) fuse_attention(e, r, i);
+        if (e->fusions[i].written && !e->fusions[i].laid) fuse_attention(e, r, i);
         if (e->fusions[i].inside || e->fusions[i].product) continue;
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, r, i);
         else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR) ||
-                 node_is(e, node, GN_OP_LINEAR_QUANTIZED))
+                 node_is(e, node, GN_OP_LINEAR_QUANTIZED)) {
             fuse_vector(e, r, i);
-        else if (is_attention(e, node)) fuse_attention(e, r, i);
+            if (!e->fusions[i].product && !e->fusions[i].inside) fuse_beside(e, i);
+        } else if (is_attention(e, node)) fuse_attention(e, r, i);
         else if (node_is(e, node, GN_OP_PAGE_APPEND) || (node_is(e, node, GN_OP_KV_APPEND) && appends_several(e, node)))
             fuse_appends(e, i);
         /* a failed run puts back what lies there */
@@ -15116,8 +15330,13 @@ static bool fuse_steps(emit *e) {
 static bool emit_fused(emit *e, size_t i) {
     const fusion *u = &e->fusions[i];
     uint32_t appends[MOST_APPENDS], n = 0;
-    if (!u->inside && !u->product && !u->rows && !u->pages) return false;
+    if (!u->inside && !u->product && !u->rows && !u->pages && !u->beside[0]) return false;
     if (u->inside) return true;
+    if (u->beside[0]) {
+        beside_nodes(e, (uint32_t)i, appends, &n);
+        emit_beside(e, appends, n);
+        return true;
+    }
     if (u->pages) {
         for (uint32_t m = (uint32_t)i + 1; m && n < MOST_APPENDS; m = e->fusions[m - 1].pages)
             appends[n++] = e->layout->steps[m - 1].node;
@@ -18041,15 +18260,20 @@ static uint32_t step_owner(const plan *p, uint32_t k) {
     if (!e->fusions[k].inside) return k;
     for (uint32_t i = 0; i < p->layout.n_steps; i++) {
         const fusion *u = &e->fusions[i];
-        const uint32_t taken[] = { u->product, u->loop, u->best, u->append[0], u->append[1], u->turn[0], u->turn[1] };
+        const uint32_t taken[] = { u->product, u->loop,    u->best,      u->append[0], u->append[1],
+                                   u->turn[0], u->turn[1], u->beside[0], u->beside[1] };
         for (size_t j = 0; j < sizeof taken / sizeof *taken; j++)
             if (taken[j] == k + 1 && !u->inside) return i;
         if (u->vectors && vectors_have(e, &e->vectors[u->vectors - 1], k)) return i;
         for (int j = 0; j < 2; j++)
             if (u->made[j] && rows_have(e, &e->groups[u->made[j] - 1], k)) return i;
         if (u->rows && rows_have(e, &e->groups[u->rows - 1], k)) return i;
+        for (uint32_t m = u->inside ? 0 : u->pages; m; m = e->fusions[m - 1].pages)
+            if (m == k + 1) return i;
     }
     while (k + 1 < p->layout.n_steps && e->fusions[k].inside) k++; /* with what reads it */
+    for (uint32_t i = 0; i < p->layout.n_steps; i++)
+        if (e->fusions[i].laid && e->fusions[i].product == k + 1) return i;
     return k;
 }
 
@@ -18616,7 +18840,7 @@ static int candidates_find(const plan *p, candidate *all) {
     for (size_t i = 0; i < p->layout.n_steps && n < SHAPES_A_PLAN; i++) {
         const gn_kernel_step *step = &p->layout.steps[i];
         if (step->n_instrs || e->fusions[i].vectors || e->fusions[i].inside || e->fusions[i].product ||
-            !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR)))
+            e->fusions[i].beside[0] || !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR)))
             continue;
         emit at = *e;
         at.tail = tail_of(e, i);
