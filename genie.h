@@ -13033,6 +13033,37 @@ static bool gn__pack_direct(const gn__gemm *g, int64_t deep) {
     return deep == 1 && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
 }
 
+#if GN__VECTORS && GN__X86
+/* Eight columns at a time of eight rows, of which a panel has mr; how many were. What is written beyond mr is written
+   over by the next ones. */
+GN__TARGET_LOADS static int64_t gn__pack_eights(uint32_t *to, const void *const *from, int64_t k, int mr) {
+    typedef uint32_t oct __attribute__((vector_size(32), aligned(4), may_alias));
+    int64_t l = 0;
+    for (; l + 8 < k; l += 8, to += 8 * mr) {
+        oct row[8], half[2][4];
+        GN__UNROLL for (int i = 0; i < 8; i++) row[i] = *(const oct *)(const void *)((const uint32_t *)from[i] + l);
+        GN__UNROLL for (int i = 0; i < 4; i++) { /* columns 0 to 3 and 4 to 7, of rows i and i + 4 */
+            half[0][i] = GN__SHUFFLE(oct, row[i], row[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+            half[1][i] = GN__SHUFFLE(oct, row[i], row[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+        }
+        GN__UNROLL for (int h = 0; h < 2; h++) GN__UNROLL for (int i = 0; i < 2; i++) {
+            const oct *x = half[h];
+            oct a = i ? GN__SHUFFLE(oct, x[0], x[1], 2, 10, 3, 11, 6, 14, 7, 15)
+                      : GN__SHUFFLE(oct, x[0], x[1], 0, 8, 1, 9, 4, 12, 5, 13),
+                b = i ? GN__SHUFFLE(oct, x[2], x[3], 2, 10, 3, 11, 6, 14, 7, 15)
+                      : GN__SHUFFLE(oct, x[2], x[3], 0, 8, 1, 9, 4, 12, 5, 13);
+            uint32_t *column = to + (4 * h + 2 * i) * mr;
+            *(oct *)(void *)column = GN__SHUFFLE(oct, a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+            *(oct *)(void *)(column + mr) = GN__SHUFFLE(oct, a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    }
+    return l;
+}
+#define GN__PACK_EIGHTS(B) \
+    if (B == 32 && gn__wide_loads() > 1) l = gn__pack_eights((uint32_t *)(void *)out, from, k, mr);
+#else
+#define GN__PACK_EIGHTS(B)
+#endif
 #if GN__VECTORS
 /* The last rows first: what squares write beyond mr is written over. */
 #define GN__PACK_SQUARES(B)                                                  \
@@ -13047,6 +13078,7 @@ static bool gn__pack_direct(const gn__gemm *g, int64_t deep) {
     do {                                                                                     \
         uint##B##_t *to = (uint##B##_t *)out;                                                \
         int64_t l = 0;                                                                       \
+        GN__PACK_EIGHTS(B)                                                                   \
         GN__PACK_SQUARES(B)                                                                  \
         for (; l < k; l++)                                                                   \
             for (int i = 0; i < mr; i++) to[l * mr + i] = ((const uint##B##_t *)from[i])[l]; \
@@ -13256,7 +13288,11 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
         mr = low ? GN__GEMM_LOW : tiles->mr;
         bool lies = j->lies && p + mr <= rows;
         const char *from = j->lies && !lies ? rest : a + p * row * size;
+        /* meanwhile what follows is fetched, a share with each tile: the next panel's rows */
+        int64_t bytes = lies ? 0 : mr * k * size, share = bytes * nr / cols / 64 * 64 + 64, at = bytes;
         for (int64_t q = 0; q < cols; q += nr) {
+            for (int64_t end = GN__MIN(at + share, 2 * bytes); at < end; at += 64)
+                __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at));
             bool thin = thins && !low && cols - q <= nr / 2;
             gn__micro micro = low ? j->kernels->low : thin ? j->kernels->thin : tiles->micro;
             char *to = c + (p * ldc + q) * size;
