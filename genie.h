@@ -18232,7 +18232,7 @@ static gn__quant_fn gn__quant_fn_of(const gn__pool *p) {
 }
 
 /* A row by x without widening it in memory, for the formats whose groups of 16 and more are bytes or halves in order:
-   each group is summed in 8 lanes twice, then taken times its scale. */
+   each group is summed in 8 lanes twice, then taken times its scale; what these lanes come to is added in the end. */
 static bool gn__quant_dots(const gn__quant *q) {
     bool blocks = q->format == GN_QUANT_Q8_0 || q->format == GN_QUANT_Q4_0;
     return blocks || (gn__quant_is_int(q->format) && q->group % 16 == 0);
@@ -18254,7 +18254,7 @@ typedef int8_t gn__quant_s __attribute__((vector_size(8), aligned(1), may_alias)
 GN__TARGET_AVX2 static float gn__quant_dot(const gn__quant *q, const gn__quant_row *r, const float *x) {
     GN__CONTRACT
     int64_t group = q->scales ? q->group : 32, g = 0;
-    gn__quant_f total = { 0 };
+    gn__quant_f first = { 0 }, second = { 0 };
     float y = 0;
     for (int64_t at = 0; at < q->k; at += group, g++, x += group) {
         gn__quant_f a = { 0 }, b = { 0 };
@@ -18278,10 +18278,12 @@ GN__TARGET_AVX2 static float gn__quant_dot(const gn__quant *q, const gn__quant_r
                 GN__QUANT_TERM(b, GN__QUANT_SIGNED(p + i + 8), z, x + i + 8);
             }
         }
-        total += (a + b) * s;
+        first += a * s;
+        second += b * s;
         if (at / GN__QUANT_RUN == (at + group) / GN__QUANT_RUN && at + group < q->k) continue;
-        y += GN__LANES_SUM(total);
-        total = (gn__quant_f){ 0 };
+        first += second;
+        y += GN__LANES_SUM(first);
+        first = second = (gn__quant_f){ 0 };
     }
     return y;
 }
@@ -18302,71 +18304,91 @@ typedef int8_t gn__quant_s2 __attribute__((vector_size(16), aligned(1), may_alia
     (gn__quant_i2) __builtin_ia32_pmovsxbd512_mask((gn__quant_c) * (const gn__quant_s2 *)(const void *)(p), \
                                                    (gn__quant_i2){ 0 }, (unsigned short)-1)
 #endif
-static void gn__quant_turns(float *o, const float *x, int64_t k) {
-    for (int64_t at = 0; at < k; at += 16)
-        for (int64_t i = 0; i < 8; i++) {
-            o[at + 2 * i] = x[at + i];
-            o[at + 2 * i + 1] = x[at + 8 + i];
-        }
+static void gn__quant_turns(float *x, int64_t k) {
+    for (float old[16]; k > 0; k -= 16, x += 16) {
+        memcpy(old, x, sizeof old);
+        for (int64_t i = 0; i < 16; i++) x[i] = old[i / 2 + i % 2 * 8];
+    }
 }
 /* What will be needed some rows on: a processor's own look ahead ends with a page of memory. */
-GN__INLINE void gn__quant_ahead(const uint8_t *p, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)((uintptr_t)p + 2048 + (uintptr_t)i));
+GN__INLINE void gn__quant_ahead(const uint8_t *p) { __builtin_prefetch((const void *)((uintptr_t)p + 2048)); }
+/* Where lanes' sums become one: GN__QUANT_RUN elements on, or at the end. */
+GN__INLINE const float *gn__quant_stop(const float *begin, const float *x, const float *end) {
+    return begin + GN__MIN(((x - begin) / GN__QUANT_RUN + 1) * GN__QUANT_RUN, end - begin);
 }
-GN__TARGET_AVX512 static float gn__quant_dot_4(const gn__quant *q, const gn__quant_row *r, const float *x) {
+/* `unit`: elements computed at a time, a divisor of the group. */
+GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_4_of(const gn__quant *q, const gn__quant_row *r, const float *x,
+                                                      int unit) {
     GN__CONTRACT
     const gn__quant_i2 by = { 0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28 };
     const gn__quant_f2 values = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const uint8_t *p = r->p;
-    gn__quant_f2 total = { 0 };
+    const float *s = r->scale, *z = r->zero, *begin = x, *end = x + q->k;
+    int64_t group = q->group;
     float y = 0;
-    int64_t at = 0;
-    for (int64_t g = 0; at < q->k; g++) {
-        gn__quant_f2 sum = { 0 }, table = values - r->zero[g];
-        gn__quant_ahead(p, q->group / 2);
-        for (int64_t end = at + q->group; at < end; at += 16, p += 8, x += 16) {
-            gn__quant_i2 v = (gn__quant_i2)((gn__quant_l2){ 0 } + gn__quant_long(p)) >> by;
-            sum += GN__QUANT_LOOK(table, v) * *(const gn__quant_f2 *)(const void *)x;
+    while (x < end) {
+        gn__quant_f2 total = { 0 };
+        for (const float *stop = gn__quant_stop(begin, x, end); x < stop;) {
+            gn__quant_f2 sum = { 0 }, table = values - *z++;
+            for (const float *next = x + group; x < next; p += unit / 2, x += unit) {
+                gn__quant_ahead(p);
+                GN__UNROLL for (int l = 0; l < unit; l += 16) {
+                    gn__quant_l2 v = (gn__quant_l2){ 0 } + gn__quant_long(p + l / 2);
+                    sum += GN__QUANT_LOOK(table, (gn__quant_i2)v >> by) * *(const gn__quant_f2 *)(const void *)(x + l);
+                }
+            }
+            total += sum * *s++;
         }
-        gn__quant_l2 turned = (gn__quant_l2)sum;
-        turned = turned >> 32 | turned << 32;
-        total += (sum + (gn__quant_f2)turned) * r->scale[g];
-        if ((at - q->group) / GN__QUANT_RUN == at / GN__QUANT_RUN && at < q->k) continue;
+        gn__quant_l2 turned = (gn__quant_l2)total;
+        total += (gn__quant_f2)(turned >> 32 | turned << 32);
         gn__quant_f t = { total[0], total[2], total[4], total[6], total[8], total[10], total[12], total[14] };
         y += GN__LANES_SUM(t);
-        total = (gn__quant_f2){ 0 };
+    }
+    return y;
+}
+GN__TARGET_AVX512 static float gn__quant_dot_4(const gn__quant *q, const gn__quant_row *r, const float *x) {
+    return q->group % 64 ? gn__quant_dot_4_of(q, r, x, 16) : gn__quant_dot_4_of(q, r, x, 64);
+}
+/* skip: bytes of a scale before each group */
+GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_8_of(const gn__quant *q, const gn__quant_row *r, const float *x,
+                                                      int unit, int64_t group, int64_t skip, bool zeros) {
+    GN__CONTRACT
+    const uint8_t *p = r->p;
+    const float *s = r->scale, *z = r->zero, *begin = x, *end = x + q->k;
+    float y = 0;
+    while (x < end) {
+        gn__quant_f2 total = { 0 };
+        gn__quant_f half[2];
+        for (const float *stop = gn__quant_stop(begin, x, end); x < stop;) {
+            gn__quant_f2 sum = { 0 };
+            float scale = skip ? GN__QUANT_HALF_avx2(p) : *s++, zero = zeros ? *z++ : 0;
+            p += skip;
+            for (const float *next = x + group; x < next; p += unit, x += unit) {
+                gn__quant_ahead(p);
+                GN__UNROLL for (int l = 0; l < unit; l += 16) {
+                    gn__quant_f2 v = __builtin_convertvector(GN__QUANT_SIGNED2(p + l), gn__quant_f2);
+                    if (zeros) v -= zero;
+                    sum += v * *(const gn__quant_f2 *)(const void *)(x + l);
+                }
+            }
+            total += sum * scale;
+        }
+        memcpy(half, &total, sizeof half);
+        half[0] += half[1];
+        y += GN__LANES_SUM(half[0]);
     }
     return y;
 }
 GN__TARGET_AVX512 static float gn__quant_dot_8(const gn__quant *q, const gn__quant_row *r, const float *x) {
-    GN__CONTRACT
-    int64_t group = q->scales ? q->group : 32, at = 0;
-    gn__quant_f total = { 0 };
-    const uint8_t *p = r->p;
-    float y = 0;
-    for (int64_t g = 0; at < q->k; g++) {
-        gn__quant_f2 sum = { 0 };
-        float s = q->scales ? r->scale[g] : GN__QUANT_HALF_avx2(p), z = q->zeros ? r->zero[g] : 0;
-        gn__quant_ahead(p, group);
-        p += q->bytes - q->elements; /* of a block: its scale */
-        for (int64_t end = at + group; at < end; at += 16, p += 16, x += 16) {
-            sum += (__builtin_convertvector(GN__QUANT_SIGNED2(p), gn__quant_f2) - z) *
-                   *(const gn__quant_f2 *)(const void *)x;
-        }
-        gn__quant_f half[2];
-        memcpy(half, &sum, sizeof half);
-        total += (half[0] + half[1]) * s;
-        if ((at - group) / GN__QUANT_RUN == at / GN__QUANT_RUN && at < q->k) continue;
-        y += GN__LANES_SUM(total);
-        total = (gn__quant_f){ 0 };
-    }
-    return y;
+    if (!q->scales) return gn__quant_dot_8_of(q, r, x, 32, 32, 2, false); /* q8_0 */
+    if (!q->zeros && q->group % 64 == 0) return gn__quant_dot_8_of(q, r, x, 64, q->group, 0, false);
+    return gn__quant_dot_8_of(q, r, x, 16, q->group, 0, true);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 #else
-static void gn__quant_turns(float *o, const float *x, int64_t k) { memcpy(o, x, (size_t)k * sizeof *o); }
+static void gn__quant_turns(float *x, int64_t k) { (void)x, (void)k; }
 static float gn__quant_dot(const gn__quant *q, const gn__quant_row *r, const float *x) {
     (void)q, (void)r, (void)x;
     return 0;
@@ -18398,8 +18420,9 @@ typedef struct gn__quant_job {
     const gn__quant *q;
     const gn__call *c;
     const float *x, *bias;
-    int64_t m, first; /* rows of x; of a stretch: of the weight's rows */
-    float *rows;      /* a stretch of the weight's rows, widened */
+    gn__quant_dot_fn dot; /* for few rows of x, in whose order it is; NULL: rows are widened */
+    int64_t m, first;     /* rows of x; of a stretch: of the weight's rows */
+    float *rows;          /* a stretch of the weight's rows, widened */
     char *out;
     gn__atomic failed; /* 1: no memory, 2: an id is out of range */
 } gn__quant_job;
@@ -18416,23 +18439,41 @@ static bool gn__quant_scales_together(const gn__quant *q) {
     return s && q->rows == 1 && s->strides[1] == 1 && s->strides[0] == q->per_row;
 }
 
-/* Some rows of the weight from n on. `scales`: room for those of a stretch of rows, the first of which begins at
-   `begin`; they are widened when its first row comes. NULL: a row at a time. */
-static void gn__quant_rows_load(const gn__quant *q, int64_t begin, int64_t n, int64_t end, float *scales,
-                                gn__quant_row *row) {
-    int64_t at = (n - begin) % GN__QUANT_STRETCH, bytes = (int64_t)gn__bytes_of(scales ? q->scales->dtype : GN_U8);
-    if (scales && at == 0)
-        gn__load_f32(scales, q->scales->dtype, q->scales->p + n * q->per_row * bytes, 1,
-                     GN__MIN(end - n, (int64_t)GN__QUANT_STRETCH) * q->per_row);
-    for (int64_t r = 0; r < GN__QUANT_SIDE && n + r < end; r++) {
-        gn__quant_row_bytes(q, n + r, &row[r]);
-        if (scales) {
-            row[r].scale = scales + (at + r) * q->per_row;
-            gn__quant_row_zeros(q, n + r, &row[r]);
-        } else gn__quant_row_scales(q, n + r, &row[r]);
+/* Rows by j->dot. Scales that lie together are widened for a stretch of rows at once, and the next ones fetched. */
+static void gn__quant_dot_range(void *arg, int64_t begin, int64_t end) {
+    gn__quant_job *j = (gn__quant_job *)arg;
+    const gn__quant *q = j->q;
+    bool together = gn__quant_scales_together(q);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype), width = q->per_row * GN__QUANT_STRETCH,
+            packed = together ? q->per_row * (int64_t)gn__bytes_of(q->scales->dtype) : 0;
+    float y[GN__QUANT_FEW][GN__QUANT_STRETCH],
+        *room = (float *)gn__alloc_many(1, gn__quant_row_floats(q) + (uint64_t)width, sizeof *room);
+    if (!room) {
+        gn__atomic_store(&j->failed, 1);
+        return;
     }
+    gn__quant_row row = gn__quant_row_in(q, room + width);
+    for (int64_t n = begin, some; n < end; n += some) {
+        some = GN__MIN(end - n, (int64_t)GN__QUANT_STRETCH);
+        const char *from = together ? q->scales->p + n * packed : NULL;
+        if (together) gn__load_f32(room, q->scales->dtype, from, 1, some * q->per_row);
+        for (int64_t i = some * packed; i < 2 * some * packed; i += 64)
+            __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)i));
+        for (int64_t r = 0; r < some; r++) {
+            gn__quant_row_bytes(q, n + r, &row);
+            if (together) row.scale = room + r * q->per_row, gn__quant_row_zeros(q, n + r, &row);
+            else gn__quant_row_scales(q, n + r, &row);
+            for (int64_t i = 0; i < j->m; i++) y[i][r] = j->dot(q, &row, j->x + i * q->k);
+        }
+        for (int64_t i = 0; i < j->m; i++) {
+            for (int64_t r = 0; r < some && j->bias; r++) y[i][r] += j->bias[n + r];
+            gn__store_f32(y[i], j->c->out.dtype, j->out + (i * q->n + n) * bytes, 1, some);
+        }
+    }
+    gn_free(room);
 }
 
+/* Rows that are widened, some at a time. */
 static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     gn__quant_job *j = (gn__quant_job *)arg;
     const gn__quant *q = j->q;
@@ -18440,32 +18481,20 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     size_t each = gn__quant_row_floats(q);
     int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    bool invariant = j->c->pool && j->c->pool->invariant;
-    gn__quant_dot_fn dot = j->m <= 2 || invariant ? gn__quant_dot_of(q, j->c->pool) : NULL;
-    bool turns = GN__X86 && dot == gn__quant_dot_4 && dot != gn__quant_dot;
-    const float *x = j->x;
     float y[GN__QUANT_FEW][GN__QUANT_SIDE],
-        *room = (float *)gn__alloc_many(1,
-                                        GN__QUANT_SIDE * (each + GN__QUANT_CHUNK) +
-                                            (uint64_t)(2 * q->k + GN__QUANT_STRETCH * q->per_row),
-                                        sizeof *room);
+        *room = (float *)gn__alloc_many(GN__QUANT_SIDE, each + GN__QUANT_CHUNK, sizeof *room);
     if (!room) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
-    float *w = room + GN__QUANT_SIDE * each, *turned = w + GN__QUANT_SIDE * GN__QUANT_CHUNK,
-          *scales = gn__quant_scales_together(q) ? turned + 2 * q->k : NULL;
-    for (int64_t i = 0; i < j->m && turns; i++) gn__quant_turns(turned + i * q->k, j->x + i * q->k, q->k);
-    if (turns) x = turned;
+    float *w = room + GN__QUANT_SIDE * each;
     gn__quant_row row[GN__QUANT_SIDE];
     for (int64_t r = 0; r < GN__QUANT_SIDE; r++) row[r] = gn__quant_row_in(q, room + (size_t)r * each);
     for (int64_t n = begin; n < end; n += GN__QUANT_SIDE) {
         int64_t side = GN__MIN(end - n, (int64_t)GN__QUANT_SIDE);
         memset(y, 0, sizeof y);
-        gn__quant_rows_load(q, begin, n, end, scales, row);
-        for (int64_t i = 0; i < j->m && dot; i++)
-            for (int64_t r = 0; r < side; r++) y[i][r] = dot(q, &row[r], x + i * q->k);
-        for (int64_t at = 0; at < q->k && !dot; at += GN__QUANT_CHUNK) {
+        for (int64_t r = 0; r < side; r++) gn__quant_row_load(q, n + r, &row[r]);
+        for (int64_t at = 0; at < q->k; at += GN__QUANT_CHUNK) {
             int64_t some = GN__MIN(q->k - at, (int64_t)GN__QUANT_CHUNK);
             for (int64_t r = 0; r < side; r++) {
                 gn__quant_fetch(q, &row[r], at + some);
@@ -18480,6 +18509,16 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
         }
     }
     gn_free(room);
+}
+
+/* Few rows of x, which may be brought into another order. */
+static void gn__quant_few(gn__quant_job *j, float *x) {
+    const gn__quant *q = j->q;
+    gn__pool *pool = j->c->pool;
+    j->dot = j->m <= 2 || (pool && pool->invariant) ? gn__quant_dot_of(q, pool) : NULL;
+    bool turns = GN__X86 && j->dot == gn__quant_dot_4 && j->dot != gn__quant_dot;
+    for (int64_t i = 0; i < j->m && turns; i++) gn__quant_turns(x + i * q->k, q->k);
+    gn__pool_for(pool, q->n, 4 + 65536 / q->k / 4 * 4, j->dot ? gn__quant_dot_range : gn__quant_few_range, j);
 }
 
 /* Rows begin to end of a weight as f32, or of a stretch of it that begins at j->first. */
@@ -18548,10 +18587,10 @@ static gn_result gn__cpu_linear_quantized(const gn__call *c) {
     gn__quant_job j = { .q = &q, .c = c };
     gn__atomic_store(&j.failed, 0);
     if (!m || !q.n) return GN_OK;
-    float *x = (float *)gn__alloc_many(1, gn_size_add(gn_size_mul((uint64_t)piece, (uint64_t)q.k), (uint64_t)q.n),
-                                       sizeof *x),
-          *bias = x ? x + piece * q.k : NULL;
-    bool ok = x != NULL;
+    uint64_t floats = gn_size_add(gn_size_mul((uint64_t)piece, (uint64_t)q.k), (uint64_t)q.n + 16);
+    float *room = (float *)gn__alloc_many(1, floats, sizeof *room),
+          *x = (float *)(void *)(((uintptr_t)room + 63) & ~(uintptr_t)63), *bias = x + piece * q.k;
+    bool ok = room != NULL;
     if (ok && b) gn__load_f32(bias, b->dtype, b->p, b->strides[0], q.n);
     j.x = x;
     j.bias = b ? bias : NULL;
@@ -18562,10 +18601,10 @@ static gn_result gn__cpu_linear_quantized(const gn__call *c) {
             gn__load_f32(x + i * q.k, lead.dtype, lead.p + gn__view_offset(&lead, lead.rank, at + i) * bytes, step,
                          q.k);
         if (j.m > GN__QUANT_FEW) ok = gn__quant_many(&j);
-        else gn__pool_for(c->pool, q.n, 4 + 65536 / q.k / 4 * 4, gn__quant_few_range, &j);
+        else gn__quant_few(&j, x);
         ok = ok && gn__atomic_load(&j.failed) == 0;
     }
-    gn_free(x);
+    gn_free(room);
     return ok ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for rows of a quantised weight");
 }
 
