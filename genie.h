@@ -20569,6 +20569,23 @@ static void gn__sort_keys32(const gn__sort_job *j, const char *p, uint32_t *keys
     }
 }
 
+/* Numbers of 64 bits, as they lie, as keys of their order; NaN comes last both ways. */
+#define GN__DEFINE_F64_KEYS(S, attribute)                                            \
+    attribute static void gn__f64_keys_##S(uint64_t *keys, uint64_t flip, int64_t n) { \
+        const uint64_t sign = (uint64_t)1 << 63;                                     \
+        for (int64_t i = 0; i < n; i++) {                                            \
+            double v = gn__bits_f64(keys[i]) + 0.0;                                  \
+            uint64_t u = gn__f64_bits(v);                                            \
+            u ^= ((uint64_t)((int64_t)u >> 63) | sign) ^ flip;                       \
+            keys[i] = v != v ? UINT64_MAX : u;                                       \
+        }                                                                            \
+    }
+GN__DEFINE_F64_KEYS(base, )
+#if GN__X86
+GN__DEFINE_F64_KEYS(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_F64_KEYS
+
 static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys, int64_t n) {
     const uint64_t flip = j->descending ? UINT64_MAX : 0, sign = (uint64_t)1 << 63;
     if (gn__bytes_of(j->in.dtype) < 8) { /* a row of 2^32 elements or more */
@@ -20580,21 +20597,31 @@ static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys
     gn__copy_strided((char *)keys, 1, p, j->in.strides[j->in.rank - 1], n, sizeof *keys);
     const uint64_t turn = j->in.dtype == GN_I64 ? sign ^ flip : flip;
     for (int64_t i = 0; i < n && gn__is_long(j->in.dtype); i++) keys[i] ^= turn;
-    for (int64_t i = 0; i < n && j->in.dtype == GN_F64; i++) {
-        double v = gn__bits_f64(keys[i]) + 0.0;
-        uint64_t u = gn__f64_bits(v), key = (u ^ (u & sign ? UINT64_MAX : sign)) ^ flip;
-        keys[i] = v != v ? UINT64_MAX : key;
-    }
+    if (j->in.dtype != GN_F64) return;
+#if GN__X86
+    if (gn__wide_loads() > 1) gn__f64_keys_avx2(keys, flip, n);
+    else
+#endif
+        gn__f64_keys_base(keys, flip, n);
 }
 
-#define GN__DEFINE_BELOW(S, T)                                            \
-    static bool gn__sort_below_##S(const T *keys, T most) {               \
-        int found = 0;                                                    \
+#define GN__DEFINE_BELOW(name, attribute, T)                              \
+    attribute static bool gn__sort_below_##name(const T *keys, T most) {  \
+        T found = 0;                                                      \
         for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most; \
         return found != 0;                                                \
     }
-GN__DEFINE_BELOW(32, uint32_t)
-GN__DEFINE_BELOW(64, uint64_t)
+GN__DEFINE_BELOW(32, , uint32_t)
+GN__DEFINE_BELOW(base, , uint64_t)
+#if GN__X86
+GN__DEFINE_BELOW(avx2, GN__TARGET_AVX2, uint64_t)
+#endif
+static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) {
+#if GN__X86
+    if (gn__wide_loads() > 1) return gn__sort_below_avx2(keys, most);
+#endif
+    return gn__sort_below_base(keys, most);
+}
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -28415,6 +28442,7 @@ GN__TARGET_AVX512 static void gn__cast_halves(char *to, gn_dtype d, const uint16
     }
 }
 
+enum { GN__CAST_AHEAD = 2048 }; /* bytes */
 /* n elements, a multiple of 16, of bytes to bf16, which has them all, and of f64 to f16, rounded once. */
 GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn_dtype from, int64_t n) {
     typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
@@ -28431,8 +28459,10 @@ GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn
         __asm__("vpmovdw %1, %0" : "=v"(h) : "v"(v));
         *(halves *)(void *)(to + i) = h;
     }
-    for (int64_t i = 0; i < n && from == GN_F64; i += 8)
+    for (int64_t i = 0; i < n && from == GN_F64; i += 8) {
+        __builtin_prefetch((const void *)((uintptr_t)(x + 8 * i) + GN__CAST_AHEAD));
         *(few *)(void *)(to + i) = __builtin_ia32_vcvtps2ph256(gn__f64_odd_8((const double *)(const void *)x + i), 0);
+    }
 }
 
 /* Whether a tile of a loop that is one cast was done that way. */
