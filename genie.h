@@ -20570,15 +20570,15 @@ static void gn__sort_keys32(const gn__sort_job *j, const char *p, uint32_t *keys
 }
 
 /* Numbers of 64 bits, as they lie, as keys of their order; NaN comes last both ways. */
-#define GN__DEFINE_F64_KEYS(S, attribute)                                            \
+#define GN__DEFINE_F64_KEYS(S, attribute)                                              \
     attribute static void gn__f64_keys_##S(uint64_t *keys, uint64_t flip, int64_t n) { \
-        const uint64_t sign = (uint64_t)1 << 63;                                     \
-        for (int64_t i = 0; i < n; i++) {                                            \
-            double v = gn__bits_f64(keys[i]) + 0.0;                                  \
-            uint64_t u = gn__f64_bits(v);                                            \
-            u ^= ((uint64_t)((int64_t)u >> 63) | sign) ^ flip;                       \
-            keys[i] = v != v ? UINT64_MAX : u;                                       \
-        }                                                                            \
+        const uint64_t sign = (uint64_t)1 << 63;                                       \
+        for (int64_t i = 0; i < n; i++) {                                              \
+            double v = gn__bits_f64(keys[i]) + 0.0;                                    \
+            uint64_t u = gn__f64_bits(v);                                              \
+            u ^= ((uint64_t)((int64_t)u >> 63) | sign) ^ flip;                         \
+            keys[i] = v != v ? UINT64_MAX : u;                                         \
+        }                                                                              \
     }
 GN__DEFINE_F64_KEYS(base, )
 #if GN__X86
@@ -28019,17 +28019,30 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 GN__DEFINE_WRAP(gn__tile_wrap_base, )
 #if GN__X86
 GN__DEFINE_WRAP(gn__tile_wrap_avx2, GN__TARGET_AVX2)
-/* A tile's truth values as bools lie in memory. */
-#define GN__TRUTHS(T)                                         \
-    do {                                                      \
-        const T *a = (const T *)x;                            \
-        for (int64_t i = 0; i < n; i++) to[i] = a[i] != (T)0; \
+/* A tile's truth values as bools lie in memory: 32 comparisons with 0 become as many bytes, of each half in turn. */
+#define GN__TRUTHS(T)                                                                                \
+    do {                                                                                             \
+        typedef T wide __attribute__((vector_size(32), aligned(4), may_alias));                      \
+        const T *a = (const T *)x;                                                                   \
+        for (; i + 32 <= n; i += 32) {                                                               \
+            const wide *w = (const wide *)(const void *)(a + i);                                     \
+            shorts low = __builtin_ia32_packssdw256((ints)(w[0] == 0), (ints)(w[1] == 0)),           \
+                   high = __builtin_ia32_packssdw256((ints)(w[2] == 0), (ints)(w[3] == 0));          \
+            ints all = (ints)__builtin_ia32_packsswb256(low, high);                                  \
+            *(ints *)(void *)(to + i) = ~GN__SHUFFLE(ints, all, all, 0, 4, 1, 5, 2, 6, 3, 7) & ones; \
+        }                                                                                            \
+        GN__ONE_BY_ONE for (; i < n; i++) to[i] = a[i] != 0;                                         \
     } while (0)
 GN__TARGET_AVX2 GN__NOINLINE static void gn__store_truths(uint8_t *restrict to, uint8_t compute, const void *x,
                                                           int64_t n) {
+    typedef int32_t ints __attribute__((vector_size(32), aligned(1), may_alias));
+    typedef int16_t shorts __attribute__((vector_size(32)));
+    const ints ones = (ints){ 0 } + 0x01010101;
+    int64_t i = 0;
     if (compute == GN__F32) GN__TRUTHS(float);
-    else if (compute == GN__F64) GN__TRUTHS(double);
-    else GN__TRUTHS(int32_t);
+    else if (compute != GN__F64) GN__TRUTHS(int32_t);
+    else
+        for (; i < n; i++) to[i] = ((const double *)x)[i] != 0;
 }
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
@@ -28442,12 +28455,15 @@ GN__TARGET_AVX512 static void gn__cast_halves(char *to, gn_dtype d, const uint16
     }
 }
 
-enum { GN__CAST_AHEAD = 2048 }; /* bytes */
 /* n elements, a multiple of 16, of bytes to bf16, which has them all, and of f64 to f16, rounded once. */
 GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn_dtype from, int64_t n) {
     typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
     typedef short few __attribute__((vector_size(16), may_alias, aligned(2)));
     typedef char bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    typedef int64_t longs __attribute__((vector_size(64), may_alias, aligned(8)));
+    typedef uint32_t bits __attribute__((vector_size(32)));
+    const longs low = (longs){ 0 } + 0x1fffffff;
+    const bits one = (bits){ 0 } + 1;
     for (int64_t i = 0; i < n && from != GN_F64; i += 16) {
         bytes b = *(const bytes *)(const void *)(x + i);
         gn__float16 v;
@@ -28459,9 +28475,15 @@ GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn
         __asm__("vpmovdw %1, %0" : "=v"(h) : "v"(v));
         *(halves *)(void *)(to + i) = h;
     }
-    for (int64_t i = 0; i < n && from == GN_F64; i += 8) {
-        __builtin_prefetch((const void *)((uintptr_t)(x + 8 * i) + GN__CAST_AHEAD));
-        *(few *)(void *)(to + i) = __builtin_ia32_vcvtps2ph256(gn__f64_odd_8((const double *)(const void *)x + i), 0);
+    for (int64_t i = 0; i < n && from == GN_F64;
+         i += 8) { /* as gn__f64_odd_8: f16 has no numbers as low as f32's last */
+        const longs v = *(const longs *)(const void *)(x + 8 * i);
+        gn__float8 f;
+        uint8_t lost;
+        __asm__("vcvtpd2ps %{rz-sae%}, %1, %0" : "=v"(f) : "v"(v));
+        __asm__("vptestmq %2, %1, %0" : "=Yk"(lost) : "v"(v), "v"(low));
+        __asm__("vpord %2, %0, %0%{%1%}" : "+v"(f) : "Yk"(lost), "v"(one));
+        *(few *)(void *)(to + i) = __builtin_ia32_vcvtps2ph256(f, 0);
     }
 }
 
