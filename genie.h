@@ -14764,7 +14764,8 @@ static bool gn__near_suits(const gn__conv *k) {
            k->win.taps > 0 && gn__near_layout(k, &j);
 }
 
-/* Rows of one piece of a channel: of every step[1]-th row from i1 on, every step[2]-th element from i2 on. */
+/* Rows of one piece of a channel: of every step[1]-th row from i1 on, every step[2]-th element from i2 on. Zeros lie at
+   `to` where all that is outside is 0. */
 static void gn__near_piece(const gn__near *j, char *to, int64_t image, int64_t channel, int64_t i0, int64_t i1,
                            int64_t i2) {
     const gn__windows *v = &j->k->win;
@@ -14774,14 +14775,14 @@ static void gn__near_piece(const gn__near *j, char *to, int64_t image, int64_t c
     gn__inside in = gn__windows_inside(v, i0, 0, i2, v->step[2], n);
     int64_t first = i1 < 0 ? GN__MIN((-i1 + down - 1) / down, rows) : 0,
             end = i1 < v->in[1] ? GN__MIN((v->in[1] - i1 - 1) / down + 1, rows) : 0;
-    bool block = x->dtype == GN_F32 && (near == 1 || near == 2) && in.end > in.begin && first < end;
+    bool plain = x->dtype == GN_F32 && (near == 1 || near == 2), block = plain && in.end > in.begin && first < end;
     if (block) {
         int64_t at = image * x->strides[0] + channel * x->strides[1] + i0 * v->xs[0] + (i1 + first * down) * v->xs[1] +
                      (i2 + in.begin * v->step[2]) * v->xs[2];
         gn__windows_block(v->pool, to + (first * n + in.begin) * 4, n * 4, x->p + at * 4, v->xs[1] * down * 4,
                           in.end - in.begin, end - first, near);
     }
-    for (int64_t b = 0; b < rows; b++, to += n * size)
+    for (int64_t b = 0; b < rows && !(plain && v->around == 0); b++, to += n * size)
         if (block && b >= first && b < end) {
             gn__windows_outside(to, v, 0, in.begin);
             gn__windows_outside(to, v, in.end, n);
@@ -14792,6 +14793,7 @@ static void gn__near_piece(const gn__near *j, char *to, int64_t image, int64_t c
 static void gn__near_lay(const gn__near *j, char *to, int64_t image, int64_t group) {
     const gn__windows *v = &j->k->win;
     int64_t size = v->x->dtype == GN_F64 ? 8 : 4, rows0 = j->pieces[0] * j->length[0];
+    if (v->around == 0) memset(to, 0, (size_t)(j->k->channels * j->channel * size));
     for (int64_t r = 0; r < j->k->channels * rows0; r++) {
         int64_t c = r / rows0, a = r % rows0, i0 = j->low[0] + a / j->length[0] + a % j->length[0] * v->step[0];
         for (int64_t piece = 0; piece < j->pieces[1] * j->pieces[2]; piece++, to += j->length[1] * j->length[2] * size)
@@ -14907,6 +14909,7 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
     int64_t size = w->dtype == GN_F64 ? 8 : 4, bytes = (int64_t)gn__bytes_of(w->dtype), terms = v.taps * k->channels,
             line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK, once = gn__near_once(k),
             lines = GN__MIN(once, k->filters) * line;
+    bool lies = !k->pools && (w->dtype == GN_F32 || w->dtype == GN_F64) && (k->dense || k->wm == terms);
     char *room =
         (char *)gn__alloc_many((uint64_t)(k->channels * j->channel + 4 * GN__NEAR_BLOCK + lines + k->filters * terms),
                                1, (size_t)size);
@@ -14922,13 +14925,15 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
         gn__near_lay(j, room, image, g);
         for (int64_t m = 0; m < k->filters && !gn__pool_stops(k->c->pool); m++) {
             char *own = filters + m * terms * size;
-            if (!k->pools) gn__windows_load(own, w->dtype, from + m * (k->dense ? terms : k->wm) * bytes, 1, terms);
+            if (!k->pools && !lies)
+                gn__windows_load(own, w->dtype, from + m * (k->dense ? terms : k->wm) * bytes, 1, terms);
             for (int64_t t = 0; t < terms && k->pools && size == 8; t++) ((double *)(void *)own)[t] = 1;
             for (int64_t t = 0; t < terms && k->pools && size == 4; t++) ((float *)(void *)own)[t] = 1;
         }
         for (int64_t m = 0, n; m < k->filters && !gn__pool_stops(k->c->pool); m += n) {
             n = k->filters - m < once ? 1 : once;
-            gn__near_filter(j, room, y, k->largest ? NULL : filters + m * terms * size, &v, image, m, n, line);
+            const char *own = (lies ? from : filters) + m * terms * size;
+            gn__near_filter(j, room, y, k->largest ? NULL : own, &v, image, m, n, line);
         }
     }
     gn_free(room);
@@ -14938,7 +14943,7 @@ GN__COLD_END
 #if GN__X86
 /* ---- a filter a channel, which is read where it lies: elements outside are masked ---- */
 
-enum { GN__LONE_ROWS = 8, GN__LONE_MASKS = 1 << 12 };
+enum { GN__LONE_ROWS = 8, GN__LONE_MASKS = 1 << 12, GN__LONE_LAID = 1 << 16 /* elements */ };
 
 /* What a tap meets at place 0 of a channel, which may lie outside: bytes from its first element, row and plane. */
 typedef struct gn__lone_tap {
@@ -14948,11 +14953,14 @@ typedef struct gn__lone_tap {
 typedef struct gn__lone {
     const gn__conv *k;
     const gn__windows *v;
-    int64_t vectors, near; /* of 16 places in a row; elements from one place to the next: 1 or 2 */
-    int64_t low, high;     /* the least and the largest of the rows of taps */
-    bool nine;             /* taps are 3 by 3 elements side by side, places one element apart */
+    int64_t vectors, near;            /* of 16 places in a row; elements from one place to the next: 1 or 2 */
+    int64_t low, high;                /* the least and the largest of the rows of taps */
+    bool nine;                        /* taps are 3 by 3 elements side by side, places one element apart */
+    gn__windows laid;                 /* v of a channel that is laid out with all that is outside as zeros */
+    int64_t corner[2], height, width; /* its first row and element, and how many it has; 0: it lies as it is */
     gn__lone_tap *taps;
     uint32_t *masks; /* by vector and tap: which elements from the first place on are read */
+    gn__atomic *failed;
 } gn__lone;
 
 /* The first of the places of vector i: the last lies over those before. */
@@ -14971,14 +14979,40 @@ static void gn__lone_mask(const gn__lone *j, int64_t i) {
     }
 }
 
+/* Taps of a channel that is laid out, if it is: of a plane of no more than GN__LONE_LAID elements. */
+static void gn__lone_lay(gn__lone *j) {
+    const gn__windows *v = j->v;
+    int64_t low[3], high[3];
+    for (int a = 0; a < 3; a++) {
+        low[a] = high[a] = v->offset[a][0];
+        for (int64_t t = 0; t < v->taps; t++) {
+            low[a] = GN__MIN(low[a], v->offset[a][t]);
+            high[a] = GN__MAX(high[a], v->offset[a][t]);
+        }
+    }
+    int64_t rows = (v->places[1] + GN__LONE_ROWS - 1) / GN__LONE_ROWS * GN__LONE_ROWS,
+            height = (rows - 1) * v->step[1] + high[1] - low[1] + 1,
+            width = GN__MAX(v->places[2], 16) + high[2] - low[2];
+    bool flat = v->in[0] == 1 && v->places[0] == 1 && low[0] == 0 && high[0] == 0;
+    if (j->nine || j->near == 2 || !flat || height > GN__LONE_LAID / width) return;
+    j->corner[0] = low[1], j->corner[1] = low[2], j->height = height, j->width = width;
+    j->low = 0, j->high = high[1] - low[1];
+    j->laid = *v, j->v = &j->laid;
+    j->laid.in[1] = height, j->laid.xs[1] = width;
+    for (int64_t t = 0; t < v->taps; t++) {
+        int64_t row = v->offset[1][t] - low[1];
+        j->taps[t] = (gn__lone_tap){ (row * width + v->offset[2][t] - low[2]) * 4, row, 0 };
+    }
+    for (int64_t i = 0; i < j->vectors * v->taps; i++) j->masks[i] = 0xffff;
+}
+
 /* Whether a conv is computed so; then what depends on no channel is made. */
 static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
     const gn__windows *v = &k->win;
     int64_t near = v->xs[2] * v->step[2], vectors = (v->places[2] + 15) / 16;
     *j =
         (gn__lone){ .k = k, .v = v, .vectors = vectors, .near = near, .low = v->offset[1][0], .high = v->offset[1][0] };
-    bool fits = k->channels == 1 && v->taps <= (near == 2 ? GN__LONE_MASKS : (int64_t)GN__RUN) &&
-                vectors <= GN__LONE_MASKS / v->taps;
+    bool fits = k->channels == 1 && v->taps <= GN__LONE_MASKS && vectors <= GN__LONE_MASKS / v->taps;
     if (!fits || k->c->pool == NULL || k->c->pool->isa != GN__ISA_AVX512 || v->x->dtype != GN_F32) return false;
     if (k->pools || v->residual || (near != 1 && near != 2) || v->xs[2] != 1 || v->os[2] != 1) return false;
     j->taps = (gn__lone_tap *)gn_alloc((size_t)v->taps * (sizeof *j->taps + (size_t)vectors * sizeof *j->masks));
@@ -14997,7 +15031,8 @@ static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
                   own->at == tap->at + 4 * (t / 3 * v->xs[1] + t % 3);
     }
     for (int64_t i = 0; i < vectors; i++) gn__lone_mask(j, i);
-    return true;
+    gn__lone_lay(j);
+    return j->height > 0 || near == 2 || v->taps <= (int64_t)GN__RUN;
 }
 GN__COLD_END
 
@@ -15130,6 +15165,22 @@ GN__DEFINE_LONE(two, 1)
 #pragma GCC pop_options
 #endif
 
+/* A channel into `room`, which has zeros where nothing is laid. */
+GN__TARGET_AVX512 static void gn__lone_copy(const gn__lone *j, const float *x, float *room) {
+    typedef float loose __attribute__((vector_size(64), aligned(4), may_alias));
+    const gn__windows *v = &j->k->win;
+    int64_t top = GN__MAX(j->corner[0], 0), left = GN__MAX(j->corner[1], 0),
+            below = GN__MIN(v->in[1], j->corner[0] + j->height), right = GN__MIN(v->in[2], j->corner[1] + j->width);
+    for (int64_t r = top; r < below; r++) {
+        const float *from = x + r * v->xs[1];
+        float *to = room + (r - j->corner[0]) * j->width - j->corner[1];
+        for (int64_t i = left; i < right; i += 16) {
+            uint32_t mask = right - i < 16 ? (1u << (right - i)) - 1 : 0xffff;
+            *(loose *)(to + i) = GN__MASKED_READ(from + i, mask);
+        }
+    }
+}
+
 static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
     const gn__lone *j = (const gn__lone *)arg;
     const gn__conv *k = j->k;
@@ -15138,7 +15189,10 @@ static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
     int64_t all = out->dims[1];
     void (*rows)(const gn__lone *, const float *, float *, const float *, float, int64_t, int64_t, int64_t) =
         j->near == 1 ? gn__lone_rows_one : gn__lone_rows_two;
-    for (int64_t o = begin; o < end && !gn__pool_stops(k->c->pool); o++) {
+    size_t bytes = (size_t)(j->height * j->width + 16) * sizeof(float);
+    float *room = j->height ? (float *)gn__alloc_zero(bytes) : NULL;
+    if (j->height && !room) gn__atomic_store(j->failed, 1);
+    for (int64_t o = begin; o < end && !gn__pool_stops(k->c->pool) && (room || !j->height); o++) {
         int64_t image = o / all, m = o % all;
         const float *x =
             (const float *)(const void *)v->x->p + image * v->x->strides[0] + m / k->filters * v->x->strides[1];
@@ -15146,10 +15200,12 @@ static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
                                      : (const float *)(const void *)w->p + m * k->wm;
         float *y = (float *)(void *)out->p + image * out->strides[0] + m * out->strides[1] + v->first;
         float bias = v->bias ? ((const float *)(const void *)v->bias->p)[m * v->bias->strides[0]] : 0;
+        if (room) gn__lone_copy(j, x, room);
         for (int64_t p = 0; p < v->places[0] * j->vectors; p++)
             for (int64_t b = 0; b < v->places[1]; b += GN__LONE_ROWS)
-                rows(j, x, y, taps, bias, p / j->vectors, b, p % j->vectors);
+                rows(j, room ? room : x, y, taps, bias, p / j->vectors, b, p % j->vectors);
     }
+    gn_free(room);
 }
 #undef GN__MASKED_READ
 #undef GN__MASKED_WRITE
@@ -15175,6 +15231,7 @@ static bool gn__near_run(gn__conv *k) {
 #if GN__X86
     gn__lone lone = { .taps = NULL };
     alone = ok && gn__lone_make(&lone, k);
+    lone.failed = &j.failed;
     if (alone)
         gn__pool_for(c->pool, c->in[0].dims[0] * c->out.dims[1], 1 + 65536 / GN__MAX(work, 1), gn__lone_range, &lone);
     gn_free(lone.taps);
@@ -18062,9 +18119,9 @@ static gn__quant_row gn__quant_row_in(const gn__quant *q, float *room) {
     return r;
 }
 
-static void gn__quant_row_zeros(const gn__quant *q, int64_t n, gn__quant_row *r) {
+GN__NOINLINE static void gn__quant_row_zeros(const gn__quant *q, int64_t n, gn__quant_row *r) {
     const gn_view *z = q->zeros;
-    for (int64_t i = 0; i < q->per_row && z; i++)
+    for (int64_t i = 0; i < q->per_row; i++)
         r->zero[i] = (float)gn__read_int(z->dtype, z->p + n * z->strides[0] + i * z->strides[1]);
 }
 static void gn__quant_row_scales(const gn__quant *q, int64_t n, gn__quant_row *r) {
@@ -18072,9 +18129,9 @@ static void gn__quant_row_scales(const gn__quant *q, int64_t n, gn__quant_row *r
     if (!s) return;
     gn__load_f32(r->scale, s->dtype, s->p + n / q->rows * s->strides[0] * (int64_t)gn__bytes_of(s->dtype),
                  s->strides[1], q->per_row);
-    gn__quant_row_zeros(q, n, r);
+    if (q->zeros) gn__quant_row_zeros(q, n, r);
 }
-static void gn__quant_row_bytes(const gn__quant *q, int64_t n, gn__quant_row *r) {
+GN__NOINLINE static void gn__quant_row_bytes(const gn__quant *q, int64_t n, gn__quant_row *r) {
     const char *p = q->data->p + n * q->data->strides[0];
     int64_t step = q->data->strides[1];
     for (int64_t i = 0; i < q->row && step != 1; i++) r->copy[i] = (uint8_t)p[i * step];
@@ -18439,6 +18496,7 @@ static bool gn__quant_scales_together(const gn__quant *q) {
     return s && q->rows == 1 && s->strides[1] == 1 && s->strides[0] == q->per_row;
 }
 
+GN__SMALL_BEGIN
 /* Rows by j->dot. Scales that lie together are widened for a stretch of rows at once, and the next ones fetched. */
 static void gn__quant_dot_range(void *arg, int64_t begin, int64_t end) {
     gn__quant_job *j = (gn__quant_job *)arg;
@@ -18461,8 +18519,8 @@ static void gn__quant_dot_range(void *arg, int64_t begin, int64_t end) {
             __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)i));
         for (int64_t r = 0; r < some; r++) {
             gn__quant_row_bytes(q, n + r, &row);
-            if (together) row.scale = room + r * q->per_row, gn__quant_row_zeros(q, n + r, &row);
-            else gn__quant_row_scales(q, n + r, &row);
+            if (!together) gn__quant_row_scales(q, n + r, &row);
+            else if (row.scale = room + r * q->per_row, q->zeros) gn__quant_row_zeros(q, n + r, &row);
             for (int64_t i = 0; i < j->m; i++) y[i][r] = j->dot(q, &row, j->x + i * q->k);
         }
         for (int64_t i = 0; i < j->m; i++) {
@@ -18510,6 +18568,8 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     }
     gn_free(room);
 }
+
+GN__SMALL_END
 
 /* Few rows of x, which may be brought into another order. */
 static void gn__quant_few(gn__quant_job *j, float *x) {
