@@ -15032,7 +15032,7 @@ static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
     }
     for (int64_t i = 0; i < vectors; i++) gn__lone_mask(j, i);
     gn__lone_lay(j);
-    return j->height > 0 || near == 2 || v->taps <= (int64_t)GN__RUN;
+    return j->height > 0 || j->nine || near == 2;
 }
 GN__COLD_END
 
@@ -15104,8 +15104,8 @@ typedef int32_t gn__lone_order __attribute__((vector_size(64)));
         __asm__("vminps %1, %2, %0" : "=v"(acc##r) : "v"(acc##r), "v"(most));  \
     }                                                                          \
     if (b + r < v->places[1]) GN__MASKED_WRITE(to + r * v->os[1], acc##r, kept);
-/* Rows from b on of plane a of one filter at places [16 i, 16 i + 16); x: its channel, y: its results; two: elements
-   from one place to the next, not one. */
+/* Rows from b on of plane a of one filter at places [16 i, 16 i + 16); x: its channel, laid out unless there are nine
+   taps or two elements from one place to the next, not one; y: its results. */
 #define GN__DEFINE_LONE(S, two)                                                                                  \
     GN__TARGET_AVX512 static void gn__lone_rows_##S(const gn__lone *j, const float *x, float *y, const float *w, \
                                                     float bias, int64_t a, int64_t b, int64_t i) {               \
@@ -15130,7 +15130,7 @@ typedef int32_t gn__lone_order __attribute__((vector_size(64)));
                 uint32_t mask = (uint64_t)(plane + tap[t].plane) < (uint64_t)planes ? masks[t] : 0;              \
                 uintptr_t from = first + (uintptr_t)tap[t].at;                                                   \
                 vec by = (vec){ 0 } + w[t];                                                                      \
-                if (inside && mask == (far ? 0x55555555 : 0xffff)) {                                             \
+                if (!far || (inside && mask == 0x55555555)) {                                                    \
                     GN__LONE_EACH(GN__LONE_ADD)                                                                  \
                 } else {                                                                                         \
                     int64_t row = top + tap[t].row;                                                              \
@@ -18272,7 +18272,7 @@ GN__INLINE void gn__quant_six(const uint8_t *s, int j, float *scale, float *leas
             GN__QUANT_BLOCKS(Q6_K, gn__quant_6_k_##S(p, o))                                                            \
         }                                                                                                              \
     }
-enum { GN__QUANT_RUN = 1024 }; /* elements whose sums lanes keep */
+enum { GN__QUANT_RUN = 1024, GN__QUANT_UNIT = 32 }; /* elements whose sums lanes keep; that are computed at a time */
 typedef void (*gn__quant_fn)(const gn__quant *q, const gn__quant_row *r, int64_t at, int64_t n, float *o);
 GN__OLD_BEGIN
 GN__DEFINE_QUANT(base, GN__TARGET_BASE)
@@ -18361,22 +18361,15 @@ typedef int8_t gn__quant_s2 __attribute__((vector_size(16), aligned(1), may_alia
     (gn__quant_i2) __builtin_ia32_pmovsxbd512_mask((gn__quant_c) * (const gn__quant_s2 *)(const void *)(p), \
                                                    (gn__quant_i2){ 0 }, (unsigned short)-1)
 #endif
-static void gn__quant_turns(float *x, int64_t k) {
-    for (float old[16]; k > 0; k -= 16, x += 16) {
-        memcpy(old, x, sizeof old);
-        for (int64_t i = 0; i < 16; i++) x[i] = old[i / 2 + i % 2 * 8];
-    }
-}
 /* What will be needed some rows on: a processor's own look ahead ends with a page of memory. */
 GN__INLINE void gn__quant_ahead(const uint8_t *p) { __builtin_prefetch((const void *)((uintptr_t)p + 2048)); }
 /* Where lanes' sums become one: GN__QUANT_RUN elements on, or at the end. */
 GN__INLINE const float *gn__quant_stop(const float *begin, const float *x, const float *end) {
     return begin + GN__MIN(((x - begin) / GN__QUANT_RUN + 1) * GN__QUANT_RUN, end - begin);
 }
-/* `unit`: elements computed at a time, a divisor of the group. */
-GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_4_of(const gn__quant *q, const gn__quant_row *r, const float *x,
-                                                      int unit) {
+GN__TARGET_AVX512 static float gn__quant_dot_4(const gn__quant *q, const gn__quant_row *r, const float *x) {
     GN__CONTRACT
+    enum { unit = GN__QUANT_UNIT };
     const gn__quant_i2 by = { 0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28 };
     const gn__quant_f2 values = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const uint8_t *p = r->p;
@@ -18402,9 +18395,6 @@ GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_4_of(const gn__quant *q, const 
         y += GN__LANES_SUM(t);
     }
     return y;
-}
-GN__TARGET_AVX512 static float gn__quant_dot_4(const gn__quant *q, const gn__quant_row *r, const float *x) {
-    return q->group % 64 ? gn__quant_dot_4_of(q, r, x, 16) : gn__quant_dot_4_of(q, r, x, 64);
 }
 /* skip: bytes of a scale before each group */
 GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_8_of(const gn__quant *q, const gn__quant_row *r, const float *x,
@@ -18437,15 +18427,15 @@ GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_8_of(const gn__quant *q, const 
     return y;
 }
 GN__TARGET_AVX512 static float gn__quant_dot_8(const gn__quant *q, const gn__quant_row *r, const float *x) {
-    if (!q->scales) return gn__quant_dot_8_of(q, r, x, 32, 32, 2, false); /* q8_0 */
-    if (!q->zeros && q->group % 64 == 0) return gn__quant_dot_8_of(q, r, x, 64, q->group, 0, false);
-    return gn__quant_dot_8_of(q, r, x, 16, q->group, 0, true);
+    int64_t group = q->scales ? q->group : 32,
+            skip = q->bytes - q->elements; /* of q8_0, whose scales are in its blocks */
+    return q->zeros || group % GN__QUANT_UNIT ? gn__quant_dot_8_of(q, r, x, 16, group, skip, true)
+                                              : gn__quant_dot_8_of(q, r, x, GN__QUANT_UNIT, group, skip, false);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 #else
-static void gn__quant_turns(float *x, int64_t k) { (void)x, (void)k; }
 static float gn__quant_dot(const gn__quant *q, const gn__quant_row *r, const float *x) {
     (void)q, (void)r, (void)x;
     return 0;
@@ -18458,10 +18448,8 @@ typedef float (*gn__quant_dot_fn)(const gn__quant *q, const gn__quant_row *r, co
 /* What computes a row; NULL: it is widened. */
 static gn__quant_dot_fn gn__quant_dot_of(const gn__quant *q, const gn__pool *p) {
     if (!GN__X86 || !p || p->isa < GN__ISA_AVX2 || !gn__quant_dots(q)) return NULL;
-    bool wide = p->isa == GN__ISA_AVX512;
-    return wide && q->format == GN_QUANT_INT4   ? gn__quant_dot_4
-           : wide && q->format != GN_QUANT_Q4_0 ? gn__quant_dot_8
-                                                : gn__quant_dot;
+    bool int4 = q->format == GN_QUANT_INT4, wide = p->isa == GN__ISA_AVX512 && !(int4 && q->group % GN__QUANT_UNIT);
+    return wide && int4 ? gn__quant_dot_4 : wide && q->format != GN_QUANT_Q4_0 ? gn__quant_dot_8 : gn__quant_dot;
 }
 
 /* Rows of a weight for some rows x (m,K), f32 and dense. */
@@ -18569,10 +18557,15 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     gn_free(room);
 }
 
-GN__SMALL_END
+static void gn__quant_turns(float *x, int64_t k) {
+    for (float old[16]; k > 0; k -= 16, x += 16) {
+        memcpy(old, x, sizeof old);
+        GN__ONE_BY_ONE for (int64_t i = 0; i < 16; i++) x[i] = old[i / 2 + i % 2 * 8];
+    }
+}
 
 /* Few rows of x, which may be brought into another order. */
-static void gn__quant_few(gn__quant_job *j, float *x) {
+GN__NOINLINE static void gn__quant_few(gn__quant_job *j, float *x) {
     const gn__quant *q = j->q;
     gn__pool *pool = j->c->pool;
     j->dot = j->m <= 2 || (pool && pool->invariant) ? gn__quant_dot_of(q, pool) : NULL;
@@ -18610,6 +18603,8 @@ static void gn__quant_widen_range(void *arg, int64_t begin, int64_t end) {
     }
     gn_free(room);
 }
+
+GN__SMALL_END
 
 /* Many rows of x: stretches of the weight are widened, and are then a product of f32. False: no memory. */
 static bool gn__quant_many(gn__quant_job *j) {
@@ -20633,7 +20628,7 @@ static void gn__sort_keys32(const gn__sort_job *j, const char *p, uint32_t *keys
 #define GN__DEFINE_F64_KEYS(S, attribute)                                              \
     attribute static void gn__f64_keys_##S(uint64_t *keys, uint64_t flip, int64_t n) { \
         const uint64_t sign = (uint64_t)1 << 63;                                       \
-        for (int64_t i = 0; i < n; i++) {                                              \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                               \
             double v = gn__bits_f64(keys[i]) + 0.0;                                    \
             uint64_t u = gn__f64_bits(v);                                              \
             u ^= ((uint64_t)((int64_t)u >> 63) | sign) ^ flip;                         \
@@ -20665,22 +20660,24 @@ static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys
         gn__f64_keys_base(keys, flip, n);
 }
 
-#define GN__DEFINE_BELOW(name, attribute, T)                              \
-    attribute static bool gn__sort_below_##name(const T *keys, T most) {  \
+/* Whether one of GN__SORT_BLOCK keys is below. */
+#define GN__DEFINE_BELOW(S, attribute, T)                                 \
+    attribute static bool gn__sort_below_##S(const T *keys, T most) {     \
         T found = 0;                                                      \
         for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most; \
         return found != 0;                                                \
     }
 GN__DEFINE_BELOW(32, , uint32_t)
-GN__DEFINE_BELOW(base, , uint64_t)
 #if GN__X86
-GN__DEFINE_BELOW(avx2, GN__TARGET_AVX2, uint64_t)
+GN__DEFINE_BELOW(wide, GN__TARGET_AVX2, uint64_t)
 #endif
-static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) {
+GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) {
 #if GN__X86
-    if (gn__wide_loads() > 1) return gn__sort_below_avx2(keys, most);
+    if (gn__wide_loads() > 1) return gn__sort_below_wide(keys, most);
 #endif
-    return gn__sort_below_base(keys, most);
+    bool found = false;
+    GN__ONE_BY_ONE for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most;
+    return found;
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -28101,8 +28098,7 @@ GN__TARGET_AVX2 GN__NOINLINE static void gn__store_truths(uint8_t *restrict to, 
     int64_t i = 0;
     if (compute == GN__F32) GN__TRUTHS(float);
     else if (compute != GN__F64) GN__TRUTHS(int32_t);
-    else
-        for (; i < n; i++) to[i] = ((const double *)x)[i] != 0;
+    else GN__ONE_BY_ONE for (; i < n; i++) to[i] = ((const double *)x)[i] != 0;
 }
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
