@@ -13289,7 +13289,7 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
         bool lies = j->lies && p + mr <= rows;
         const char *from = j->lies && !lies ? rest : a + p * row * size;
         /* meanwhile what follows is fetched, a share with each tile: the next panel's rows */
-        int64_t bytes = lies ? 0 : mr * k * size, share = bytes * nr / cols / 64 * 64 + 64, at = bytes;
+        int64_t bytes = lies ? 0 : mr * k * size, share = bytes * nr / GN__MAX(cols, 1) / 64 * 64 + 64, at = bytes;
         for (int64_t q = 0; q < cols; q += nr) {
             for (int64_t end = GN__MIN(at + share, 2 * bytes); at < end; at += 64)
                 __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at));
