@@ -13036,6 +13036,37 @@ static bool gn__pack_direct(const gn__gemm *g, int64_t deep) {
     return deep == 1 && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
 }
 
+#if GN__VECTORS && GN__X86
+/* Eight columns at a time of eight rows, of which a panel has mr; how many were. What is written beyond mr is written
+   over by the next ones. */
+GN__TARGET_LOADS static int64_t gn__pack_eights(uint32_t *to, const void *const *from, int64_t k, int mr) {
+    typedef uint32_t oct __attribute__((vector_size(32), aligned(4), may_alias));
+    int64_t l = 0;
+    for (; l + 8 < k; l += 8, to += 8 * mr) {
+        oct row[8], half[2][4];
+        GN__UNROLL for (int i = 0; i < 8; i++) row[i] = *(const oct *)(const void *)((const uint32_t *)from[i] + l);
+        GN__UNROLL for (int i = 0; i < 4; i++) { /* columns 0 to 3 and 4 to 7, of rows i and i + 4 */
+            half[0][i] = GN__SHUFFLE(oct, row[i], row[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+            half[1][i] = GN__SHUFFLE(oct, row[i], row[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+        }
+        GN__UNROLL for (int h = 0; h < 2; h++) GN__UNROLL for (int i = 0; i < 2; i++) {
+            const oct *x = half[h];
+            oct a = i ? GN__SHUFFLE(oct, x[0], x[1], 2, 10, 3, 11, 6, 14, 7, 15)
+                      : GN__SHUFFLE(oct, x[0], x[1], 0, 8, 1, 9, 4, 12, 5, 13),
+                b = i ? GN__SHUFFLE(oct, x[2], x[3], 2, 10, 3, 11, 6, 14, 7, 15)
+                      : GN__SHUFFLE(oct, x[2], x[3], 0, 8, 1, 9, 4, 12, 5, 13);
+            uint32_t *column = to + (4 * h + 2 * i) * mr;
+            *(oct *)(void *)column = GN__SHUFFLE(oct, a, b, 0, 1, 8, 9, 4, 5, 12, 13);
+            *(oct *)(void *)(column + mr) = GN__SHUFFLE(oct, a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    }
+    return l;
+}
+#define GN__PACK_EIGHTS(B) \
+    if (B == 32 && gn__wide_loads() > 1) l = gn__pack_eights((uint32_t *)(void *)out, from, k, mr);
+#else
+#define GN__PACK_EIGHTS(B)
+#endif
 #if GN__VECTORS
 /* The last rows first: what squares write beyond mr is written over. */
 #define GN__PACK_SQUARES(B)                                                  \
@@ -13050,6 +13081,7 @@ static bool gn__pack_direct(const gn__gemm *g, int64_t deep) {
     do {                                                                                     \
         uint##B##_t *to = (uint##B##_t *)out;                                                \
         int64_t l = 0;                                                                       \
+        GN__PACK_EIGHTS(B)                                                                   \
         GN__PACK_SQUARES(B)                                                                  \
         for (; l < k; l++)                                                                   \
             for (int i = 0; i < mr; i++) to[l * mr + i] = ((const uint##B##_t *)from[i])[l]; \
@@ -13259,7 +13291,11 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
         mr = low ? GN__GEMM_LOW : tiles->mr;
         bool lies = j->lies && p + mr <= rows;
         const char *from = j->lies && !lies ? rest : a + p * row * size;
+        /* meanwhile what follows is fetched, a share with each tile: the next panel's rows */
+        int64_t bytes = lies ? 0 : mr * k * size, share = bytes * nr / GN__MAX(cols, 1) / 64 * 64 + 64, at = bytes;
         for (int64_t q = 0; q < cols; q += nr) {
+            for (int64_t end = GN__MIN(at + share, 2 * bytes); at < end; at += 64)
+                __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at));
             bool thin = thins && !low && cols - q <= nr / 2;
             gn__micro micro = low ? j->kernels->low : thin ? j->kernels->thin : tiles->micro;
             char *to = c + (p * ldc + q) * size;
@@ -14731,7 +14767,8 @@ static bool gn__near_suits(const gn__conv *k) {
            k->win.taps > 0 && gn__near_layout(k, &j);
 }
 
-/* Rows of one piece of a channel: of every step[1]-th row from i1 on, every step[2]-th element from i2 on. */
+/* Rows of one piece of a channel: of every step[1]-th row from i1 on, every step[2]-th element from i2 on. Zeros lie at
+   `to` where all that is outside is 0. */
 static void gn__near_piece(const gn__near *j, char *to, int64_t image, int64_t channel, int64_t i0, int64_t i1,
                            int64_t i2) {
     const gn__windows *v = &j->k->win;
@@ -14741,14 +14778,14 @@ static void gn__near_piece(const gn__near *j, char *to, int64_t image, int64_t c
     gn__inside in = gn__windows_inside(v, i0, 0, i2, v->step[2], n);
     int64_t first = i1 < 0 ? GN__MIN((-i1 + down - 1) / down, rows) : 0,
             end = i1 < v->in[1] ? GN__MIN((v->in[1] - i1 - 1) / down + 1, rows) : 0;
-    bool block = x->dtype == GN_F32 && (near == 1 || near == 2) && in.end > in.begin && first < end;
+    bool plain = x->dtype == GN_F32 && (near == 1 || near == 2), block = plain && in.end > in.begin && first < end;
     if (block) {
         int64_t at = image * x->strides[0] + channel * x->strides[1] + i0 * v->xs[0] + (i1 + first * down) * v->xs[1] +
                      (i2 + in.begin * v->step[2]) * v->xs[2];
         gn__windows_block(v->pool, to + (first * n + in.begin) * 4, n * 4, x->p + at * 4, v->xs[1] * down * 4,
                           in.end - in.begin, end - first, near);
     }
-    for (int64_t b = 0; b < rows; b++, to += n * size)
+    for (int64_t b = 0; b < rows && !(plain && v->around == 0); b++, to += n * size)
         if (block && b >= first && b < end) {
             gn__windows_outside(to, v, 0, in.begin);
             gn__windows_outside(to, v, in.end, n);
@@ -14759,6 +14796,7 @@ static void gn__near_piece(const gn__near *j, char *to, int64_t image, int64_t c
 static void gn__near_lay(const gn__near *j, char *to, int64_t image, int64_t group) {
     const gn__windows *v = &j->k->win;
     int64_t size = v->x->dtype == GN_F64 ? 8 : 4, rows0 = j->pieces[0] * j->length[0];
+    if (v->around == 0) memset(to, 0, (size_t)(j->k->channels * j->channel * size));
     for (int64_t r = 0; r < j->k->channels * rows0; r++) {
         int64_t c = r / rows0, a = r % rows0, i0 = j->low[0] + a / j->length[0] + a % j->length[0] * v->step[0];
         for (int64_t piece = 0; piece < j->pieces[1] * j->pieces[2]; piece++, to += j->length[1] * j->length[2] * size)
@@ -14874,6 +14912,7 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
     int64_t size = w->dtype == GN_F64 ? 8 : 4, bytes = (int64_t)gn__bytes_of(w->dtype), terms = v.taps * k->channels,
             line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK, once = gn__near_once(k),
             lines = GN__MIN(once, k->filters) * line;
+    bool lies = !k->pools && (w->dtype == GN_F32 || w->dtype == GN_F64) && (k->dense || k->wm == terms);
     char *room =
         (char *)gn__alloc_many((uint64_t)(k->channels * j->channel + 4 * GN__NEAR_BLOCK + lines + k->filters * terms),
                                1, (size_t)size);
@@ -14889,13 +14928,15 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
         gn__near_lay(j, room, image, g);
         for (int64_t m = 0; m < k->filters && !gn__pool_stops(k->c->pool); m++) {
             char *own = filters + m * terms * size;
-            if (!k->pools) gn__windows_load(own, w->dtype, from + m * (k->dense ? terms : k->wm) * bytes, 1, terms);
+            if (!k->pools && !lies)
+                gn__windows_load(own, w->dtype, from + m * (k->dense ? terms : k->wm) * bytes, 1, terms);
             for (int64_t t = 0; t < terms && k->pools && size == 8; t++) ((double *)(void *)own)[t] = 1;
             for (int64_t t = 0; t < terms && k->pools && size == 4; t++) ((float *)(void *)own)[t] = 1;
         }
         for (int64_t m = 0, n; m < k->filters && !gn__pool_stops(k->c->pool); m += n) {
             n = k->filters - m < once ? 1 : once;
-            gn__near_filter(j, room, y, k->largest ? NULL : filters + m * terms * size, &v, image, m, n, line);
+            const char *own = (lies ? from : filters) + m * terms * size;
+            gn__near_filter(j, room, y, k->largest ? NULL : own, &v, image, m, n, line);
         }
     }
     gn_free(room);
@@ -14905,7 +14946,7 @@ GN__COLD_END
 #if GN__X86
 /* ---- a filter a channel, which is read where it lies: elements outside are masked ---- */
 
-enum { GN__LONE_ROWS = 8, GN__LONE_MASKS = 1 << 12 };
+enum { GN__LONE_ROWS = 8, GN__LONE_MASKS = 1 << 12, GN__LONE_LAID = 1 << 16 /* elements */ };
 
 /* What a tap meets at place 0 of a channel, which may lie outside: bytes from its first element, row and plane. */
 typedef struct gn__lone_tap {
@@ -14915,11 +14956,14 @@ typedef struct gn__lone_tap {
 typedef struct gn__lone {
     const gn__conv *k;
     const gn__windows *v;
-    int64_t vectors, near; /* of 16 places in a row; elements from one place to the next: 1 or 2 */
-    int64_t low, high;     /* the least and the largest of the rows of taps */
-    bool nine;             /* taps are 3 by 3 elements side by side, places one element apart */
+    int64_t vectors, near;            /* of 16 places in a row; elements from one place to the next: 1 or 2 */
+    int64_t low, high;                /* the least and the largest of the rows of taps */
+    bool nine;                        /* taps are 3 by 3 elements side by side, places one element apart */
+    gn__windows laid;                 /* v of a channel that is laid out with all that is outside as zeros */
+    int64_t corner[2], height, width; /* its first row and element, and how many it has; 0: it lies as it is */
     gn__lone_tap *taps;
     uint32_t *masks; /* by vector and tap: which elements from the first place on are read */
+    gn__atomic *failed;
 } gn__lone;
 
 /* The first of the places of vector i: the last lies over those before. */
@@ -14938,14 +14982,40 @@ static void gn__lone_mask(const gn__lone *j, int64_t i) {
     }
 }
 
+/* Taps of a channel that is laid out, if it is: of a plane of no more than GN__LONE_LAID elements. */
+static void gn__lone_lay(gn__lone *j) {
+    const gn__windows *v = j->v;
+    int64_t low[3], high[3];
+    for (int a = 0; a < 3; a++) {
+        low[a] = high[a] = v->offset[a][0];
+        for (int64_t t = 0; t < v->taps; t++) {
+            low[a] = GN__MIN(low[a], v->offset[a][t]);
+            high[a] = GN__MAX(high[a], v->offset[a][t]);
+        }
+    }
+    int64_t rows = (v->places[1] + GN__LONE_ROWS - 1) / GN__LONE_ROWS * GN__LONE_ROWS,
+            height = (rows - 1) * v->step[1] + high[1] - low[1] + 1,
+            width = GN__MAX(v->places[2], 16) + high[2] - low[2];
+    bool flat = v->in[0] == 1 && v->places[0] == 1 && low[0] == 0 && high[0] == 0;
+    if (j->nine || j->near == 2 || !flat || height > GN__LONE_LAID / width) return;
+    j->corner[0] = low[1], j->corner[1] = low[2], j->height = height, j->width = width;
+    j->low = 0, j->high = high[1] - low[1];
+    j->laid = *v, j->v = &j->laid;
+    j->laid.in[1] = height, j->laid.xs[1] = width;
+    for (int64_t t = 0; t < v->taps; t++) {
+        int64_t row = v->offset[1][t] - low[1];
+        j->taps[t] = (gn__lone_tap){ (row * width + v->offset[2][t] - low[2]) * 4, row, 0 };
+    }
+    for (int64_t i = 0; i < j->vectors * v->taps; i++) j->masks[i] = 0xffff;
+}
+
 /* Whether a conv is computed so; then what depends on no channel is made. */
 static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
     const gn__windows *v = &k->win;
     int64_t near = v->xs[2] * v->step[2], vectors = (v->places[2] + 15) / 16;
     *j =
         (gn__lone){ .k = k, .v = v, .vectors = vectors, .near = near, .low = v->offset[1][0], .high = v->offset[1][0] };
-    bool fits = k->channels == 1 && v->taps <= (near == 2 ? GN__LONE_MASKS : (int64_t)GN__RUN) &&
-                vectors <= GN__LONE_MASKS / v->taps;
+    bool fits = k->channels == 1 && v->taps <= GN__LONE_MASKS && vectors <= GN__LONE_MASKS / v->taps;
     if (!fits || k->c->pool == NULL || k->c->pool->isa != GN__ISA_AVX512 || v->x->dtype != GN_F32) return false;
     if (k->pools || v->residual || (near != 1 && near != 2) || v->xs[2] != 1 || v->os[2] != 1) return false;
     j->taps = (gn__lone_tap *)gn_alloc((size_t)v->taps * (sizeof *j->taps + (size_t)vectors * sizeof *j->masks));
@@ -14964,7 +15034,8 @@ static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
                   own->at == tap->at + 4 * (t / 3 * v->xs[1] + t % 3);
     }
     for (int64_t i = 0; i < vectors; i++) gn__lone_mask(j, i);
-    return true;
+    gn__lone_lay(j);
+    return j->height > 0 || j->nine || near == 2;
 }
 GN__COLD_END
 
@@ -15036,8 +15107,8 @@ typedef int32_t gn__lone_order __attribute__((vector_size(64)));
         __asm__("vminps %1, %2, %0" : "=v"(acc##r) : "v"(acc##r), "v"(most));  \
     }                                                                          \
     if (b + r < v->places[1]) GN__MASKED_WRITE(to + r * v->os[1], acc##r, kept);
-/* Rows from b on of plane a of one filter at places [16 i, 16 i + 16); x: its channel, y: its results; two: elements
-   from one place to the next, not one. */
+/* Rows from b on of plane a of one filter at places [16 i, 16 i + 16); x: its channel, laid out unless there are nine
+   taps or two elements from one place to the next, not one; y: its results. */
 #define GN__DEFINE_LONE(S, two)                                                                                  \
     GN__TARGET_AVX512 static void gn__lone_rows_##S(const gn__lone *j, const float *x, float *y, const float *w, \
                                                     float bias, int64_t a, int64_t b, int64_t i) {               \
@@ -15062,7 +15133,7 @@ typedef int32_t gn__lone_order __attribute__((vector_size(64)));
                 uint32_t mask = (uint64_t)(plane + tap[t].plane) < (uint64_t)planes ? masks[t] : 0;              \
                 uintptr_t from = first + (uintptr_t)tap[t].at;                                                   \
                 vec by = (vec){ 0 } + w[t];                                                                      \
-                if (inside && mask == (far ? 0x55555555 : 0xffff)) {                                             \
+                if (!far || (inside && mask == 0x55555555)) {                                                    \
                     GN__LONE_EACH(GN__LONE_ADD)                                                                  \
                 } else {                                                                                         \
                     int64_t row = top + tap[t].row;                                                              \
@@ -15097,6 +15168,22 @@ GN__DEFINE_LONE(two, 1)
 #pragma GCC pop_options
 #endif
 
+/* A channel into `room`, which has zeros where nothing is laid. */
+GN__TARGET_AVX512 static void gn__lone_copy(const gn__lone *j, const float *x, float *room) {
+    typedef float loose __attribute__((vector_size(64), aligned(4), may_alias));
+    const gn__windows *v = &j->k->win;
+    int64_t top = GN__MAX(j->corner[0], 0), left = GN__MAX(j->corner[1], 0),
+            below = GN__MIN(v->in[1], j->corner[0] + j->height), right = GN__MIN(v->in[2], j->corner[1] + j->width);
+    for (int64_t r = top; r < below; r++) {
+        const float *from = x + r * v->xs[1];
+        float *to = room + (r - j->corner[0]) * j->width - j->corner[1];
+        for (int64_t i = left; i < right; i += 16) {
+            uint32_t mask = right - i < 16 ? (1u << (right - i)) - 1 : 0xffff;
+            *(loose *)(to + i) = GN__MASKED_READ(from + i, mask);
+        }
+    }
+}
+
 static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
     const gn__lone *j = (const gn__lone *)arg;
     const gn__conv *k = j->k;
@@ -15105,7 +15192,10 @@ static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
     int64_t all = out->dims[1];
     void (*rows)(const gn__lone *, const float *, float *, const float *, float, int64_t, int64_t, int64_t) =
         j->near == 1 ? gn__lone_rows_one : gn__lone_rows_two;
-    for (int64_t o = begin; o < end && !gn__pool_stops(k->c->pool); o++) {
+    size_t bytes = (size_t)(j->height * j->width + 16) * sizeof(float);
+    float *room = j->height ? (float *)gn__alloc_zero(bytes) : NULL;
+    if (j->height && !room) gn__atomic_store(j->failed, 1);
+    for (int64_t o = begin; o < end && !gn__pool_stops(k->c->pool) && (room || !j->height); o++) {
         int64_t image = o / all, m = o % all;
         const float *x =
             (const float *)(const void *)v->x->p + image * v->x->strides[0] + m / k->filters * v->x->strides[1];
@@ -15113,10 +15203,12 @@ static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
                                      : (const float *)(const void *)w->p + m * k->wm;
         float *y = (float *)(void *)out->p + image * out->strides[0] + m * out->strides[1] + v->first;
         float bias = v->bias ? ((const float *)(const void *)v->bias->p)[m * v->bias->strides[0]] : 0;
+        if (room) gn__lone_copy(j, x, room);
         for (int64_t p = 0; p < v->places[0] * j->vectors; p++)
             for (int64_t b = 0; b < v->places[1]; b += GN__LONE_ROWS)
-                rows(j, x, y, taps, bias, p / j->vectors, b, p % j->vectors);
+                rows(j, room ? room : x, y, taps, bias, p / j->vectors, b, p % j->vectors);
     }
+    gn_free(room);
 }
 #undef GN__MASKED_READ
 #undef GN__MASKED_WRITE
@@ -15142,6 +15234,7 @@ static bool gn__near_run(gn__conv *k) {
 #if GN__X86
     gn__lone lone = { .taps = NULL };
     alone = ok && gn__lone_make(&lone, k);
+    lone.failed = &j.failed;
     if (alone)
         gn__pool_for(c->pool, c->in[0].dims[0] * c->out.dims[1], 1 + 65536 / GN__MAX(work, 1), gn__lone_range, &lone);
     gn_free(lone.taps);
@@ -18029,9 +18122,9 @@ static gn__quant_row gn__quant_row_in(const gn__quant *q, float *room) {
     return r;
 }
 
-static void gn__quant_row_zeros(const gn__quant *q, int64_t n, gn__quant_row *r) {
+GN__NOINLINE static void gn__quant_row_zeros(const gn__quant *q, int64_t n, gn__quant_row *r) {
     const gn_view *z = q->zeros;
-    for (int64_t i = 0; i < q->per_row && z; i++)
+    for (int64_t i = 0; i < q->per_row; i++)
         r->zero[i] = (float)gn__read_int(z->dtype, z->p + n * z->strides[0] + i * z->strides[1]);
 }
 static void gn__quant_row_scales(const gn__quant *q, int64_t n, gn__quant_row *r) {
@@ -18039,9 +18132,9 @@ static void gn__quant_row_scales(const gn__quant *q, int64_t n, gn__quant_row *r
     if (!s) return;
     gn__load_f32(r->scale, s->dtype, s->p + n / q->rows * s->strides[0] * (int64_t)gn__bytes_of(s->dtype),
                  s->strides[1], q->per_row);
-    gn__quant_row_zeros(q, n, r);
+    if (q->zeros) gn__quant_row_zeros(q, n, r);
 }
-static void gn__quant_row_bytes(const gn__quant *q, int64_t n, gn__quant_row *r) {
+GN__NOINLINE static void gn__quant_row_bytes(const gn__quant *q, int64_t n, gn__quant_row *r) {
     const char *p = q->data->p + n * q->data->strides[0];
     int64_t step = q->data->strides[1];
     for (int64_t i = 0; i < q->row && step != 1; i++) r->copy[i] = (uint8_t)p[i * step];
@@ -18182,7 +18275,7 @@ GN__INLINE void gn__quant_six(const uint8_t *s, int j, float *scale, float *leas
             GN__QUANT_BLOCKS(Q6_K, gn__quant_6_k_##S(p, o))                                                            \
         }                                                                                                              \
     }
-enum { GN__QUANT_RUN = 1024 }; /* elements whose sums lanes keep */
+enum { GN__QUANT_RUN = 1024, GN__QUANT_UNIT = 32 }; /* elements whose sums lanes keep; that are computed at a time */
 typedef void (*gn__quant_fn)(const gn__quant *q, const gn__quant_row *r, int64_t at, int64_t n, float *o);
 GN__OLD_BEGIN
 GN__DEFINE_QUANT(base, GN__TARGET_BASE)
@@ -18199,7 +18292,7 @@ static gn__quant_fn gn__quant_fn_of(const gn__pool *p) {
 }
 
 /* A row by x without widening it in memory, for the formats whose groups of 16 and more are bytes or halves in order:
-   each group is summed in 8 lanes twice, then taken times its scale. */
+   each group is summed in 8 lanes twice, then taken times its scale; what these lanes come to is added in the end. */
 static bool gn__quant_dots(const gn__quant *q) {
     bool blocks = q->format == GN_QUANT_Q8_0 || q->format == GN_QUANT_Q4_0;
     return blocks || (gn__quant_is_int(q->format) && q->group % 16 == 0);
@@ -18221,7 +18314,7 @@ typedef int8_t gn__quant_s __attribute__((vector_size(8), aligned(1), may_alias)
 GN__TARGET_AVX2 static float gn__quant_dot(const gn__quant *q, const gn__quant_row *r, const float *x) {
     GN__CONTRACT
     int64_t group = q->scales ? q->group : 32, g = 0;
-    gn__quant_f total = { 0 };
+    gn__quant_f first = { 0 }, second = { 0 };
     float y = 0;
     for (int64_t at = 0; at < q->k; at += group, g++, x += group) {
         gn__quant_f a = { 0 }, b = { 0 };
@@ -18245,10 +18338,12 @@ GN__TARGET_AVX2 static float gn__quant_dot(const gn__quant *q, const gn__quant_r
                 GN__QUANT_TERM(b, GN__QUANT_SIGNED(p + i + 8), z, x + i + 8);
             }
         }
-        total += (a + b) * s;
+        first += a * s;
+        second += b * s;
         if (at / GN__QUANT_RUN == (at + group) / GN__QUANT_RUN && at + group < q->k) continue;
-        y += GN__LANES_SUM(total);
-        total = (gn__quant_f){ 0 };
+        first += second;
+        y += GN__LANES_SUM(first);
+        first = second = (gn__quant_f){ 0 };
     }
     return y;
 }
@@ -18269,71 +18364,81 @@ typedef int8_t gn__quant_s2 __attribute__((vector_size(16), aligned(1), may_alia
     (gn__quant_i2) __builtin_ia32_pmovsxbd512_mask((gn__quant_c) * (const gn__quant_s2 *)(const void *)(p), \
                                                    (gn__quant_i2){ 0 }, (unsigned short)-1)
 #endif
-static void gn__quant_turns(float *o, const float *x, int64_t k) {
-    for (int64_t at = 0; at < k; at += 16)
-        for (int64_t i = 0; i < 8; i++) {
-            o[at + 2 * i] = x[at + i];
-            o[at + 2 * i + 1] = x[at + 8 + i];
-        }
-}
 /* What will be needed some rows on: a processor's own look ahead ends with a page of memory. */
-GN__INLINE void gn__quant_ahead(const uint8_t *p, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)((uintptr_t)p + 2048 + (uintptr_t)i));
+GN__INLINE void gn__quant_ahead(const uint8_t *p) { __builtin_prefetch((const void *)((uintptr_t)p + 2048)); }
+/* Where lanes' sums become one: GN__QUANT_RUN elements on, or at the end. */
+GN__INLINE const float *gn__quant_stop(const float *begin, const float *x, const float *end) {
+    return begin + GN__MIN(((x - begin) / GN__QUANT_RUN + 1) * GN__QUANT_RUN, end - begin);
 }
 GN__TARGET_AVX512 static float gn__quant_dot_4(const gn__quant *q, const gn__quant_row *r, const float *x) {
     GN__CONTRACT
+    enum { unit = GN__QUANT_UNIT };
     const gn__quant_i2 by = { 0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28 };
     const gn__quant_f2 values = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const uint8_t *p = r->p;
-    gn__quant_f2 total = { 0 };
+    const float *s = r->scale, *z = r->zero, *begin = x, *end = x + q->k;
+    int64_t group = q->group;
     float y = 0;
-    int64_t at = 0;
-    for (int64_t g = 0; at < q->k; g++) {
-        gn__quant_f2 sum = { 0 }, table = values - r->zero[g];
-        gn__quant_ahead(p, q->group / 2);
-        for (int64_t end = at + q->group; at < end; at += 16, p += 8, x += 16) {
-            gn__quant_i2 v = (gn__quant_i2)((gn__quant_l2){ 0 } + gn__quant_long(p)) >> by;
-            sum += GN__QUANT_LOOK(table, v) * *(const gn__quant_f2 *)(const void *)x;
+    while (x < end) {
+        gn__quant_f2 total = { 0 };
+        for (const float *stop = gn__quant_stop(begin, x, end); x < stop;) {
+            gn__quant_f2 sum = { 0 }, table = values - *z++;
+            for (const float *next = x + group; x < next; p += unit / 2, x += unit) {
+                gn__quant_ahead(p);
+                GN__UNROLL for (int l = 0; l < unit; l += 16) {
+                    gn__quant_l2 v = (gn__quant_l2){ 0 } + gn__quant_long(p + l / 2);
+                    sum += GN__QUANT_LOOK(table, (gn__quant_i2)v >> by) * *(const gn__quant_f2 *)(const void *)(x + l);
+                }
+            }
+            total += sum * *s++;
         }
-        gn__quant_l2 turned = (gn__quant_l2)sum;
-        turned = turned >> 32 | turned << 32;
-        total += (sum + (gn__quant_f2)turned) * r->scale[g];
-        if ((at - q->group) / GN__QUANT_RUN == at / GN__QUANT_RUN && at < q->k) continue;
+        gn__quant_l2 turned = (gn__quant_l2)total;
+        total += (gn__quant_f2)(turned >> 32 | turned << 32);
         gn__quant_f t = { total[0], total[2], total[4], total[6], total[8], total[10], total[12], total[14] };
         y += GN__LANES_SUM(t);
-        total = (gn__quant_f2){ 0 };
+    }
+    return y;
+}
+/* skip: bytes of a scale before each group */
+GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_8_of(const gn__quant *q, const gn__quant_row *r, const float *x,
+                                                      int unit, int64_t group, int64_t skip, bool zeros) {
+    GN__CONTRACT
+    const uint8_t *p = r->p;
+    const float *s = r->scale, *z = r->zero, *begin = x, *end = x + q->k;
+    float y = 0;
+    while (x < end) {
+        gn__quant_f2 total = { 0 };
+        gn__quant_f half[2];
+        for (const float *stop = gn__quant_stop(begin, x, end); x < stop;) {
+            gn__quant_f2 sum = { 0 };
+            float scale = skip ? GN__QUANT_HALF_avx2(p) : *s++, zero = zeros ? *z++ : 0;
+            p += skip;
+            for (const float *next = x + group; x < next; p += unit, x += unit) {
+                gn__quant_ahead(p);
+                GN__UNROLL for (int l = 0; l < unit; l += 16) {
+                    gn__quant_f2 v = __builtin_convertvector(GN__QUANT_SIGNED2(p + l), gn__quant_f2);
+                    if (zeros) v -= zero;
+                    sum += v * *(const gn__quant_f2 *)(const void *)(x + l);
+                }
+            }
+            total += sum * scale;
+        }
+        memcpy(half, &total, sizeof half);
+        half[0] += half[1];
+        y += GN__LANES_SUM(half[0]);
     }
     return y;
 }
 GN__TARGET_AVX512 static float gn__quant_dot_8(const gn__quant *q, const gn__quant_row *r, const float *x) {
-    GN__CONTRACT
-    int64_t group = q->scales ? q->group : 32, at = 0;
-    gn__quant_f total = { 0 };
-    const uint8_t *p = r->p;
-    float y = 0;
-    for (int64_t g = 0; at < q->k; g++) {
-        gn__quant_f2 sum = { 0 };
-        float s = q->scales ? r->scale[g] : GN__QUANT_HALF_avx2(p), z = q->zeros ? r->zero[g] : 0;
-        gn__quant_ahead(p, group);
-        p += q->bytes - q->elements; /* of a block: its scale */
-        for (int64_t end = at + group; at < end; at += 16, p += 16, x += 16) {
-            sum += (__builtin_convertvector(GN__QUANT_SIGNED2(p), gn__quant_f2) - z) *
-                   *(const gn__quant_f2 *)(const void *)x;
-        }
-        gn__quant_f half[2];
-        memcpy(half, &sum, sizeof half);
-        total += (half[0] + half[1]) * s;
-        if ((at - group) / GN__QUANT_RUN == at / GN__QUANT_RUN && at < q->k) continue;
-        y += GN__LANES_SUM(total);
-        total = (gn__quant_f){ 0 };
-    }
-    return y;
+    int64_t group = q->scales ? q->group : 32,
+            skip = q->bytes - q->elements; /* of q8_0, whose scales are in its blocks */
+    return q->zeros || group % GN__QUANT_UNIT ? gn__quant_dot_8_of(q, r, x, 16, group, skip, true)
+                                              : gn__quant_dot_8_of(q, r, x, GN__QUANT_UNIT, group, skip, false);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 #else
-static void gn__quant_turns(float *o, const float *x, int64_t k) { memcpy(o, x, (size_t)k * sizeof *o); }
 static float gn__quant_dot(const gn__quant *q, const gn__quant_row *r, const float *x) {
     (void)q, (void)r, (void)x;
     return 0;
@@ -18346,10 +18451,8 @@ typedef float (*gn__quant_dot_fn)(const gn__quant *q, const gn__quant_row *r, co
 /* What computes a row; NULL: it is widened. */
 static gn__quant_dot_fn gn__quant_dot_of(const gn__quant *q, const gn__pool *p) {
     if (!GN__X86 || !p || p->isa < GN__ISA_AVX2 || !gn__quant_dots(q)) return NULL;
-    bool wide = p->isa == GN__ISA_AVX512;
-    return wide && q->format == GN_QUANT_INT4   ? gn__quant_dot_4
-           : wide && q->format != GN_QUANT_Q4_0 ? gn__quant_dot_8
-                                                : gn__quant_dot;
+    bool int4 = q->format == GN_QUANT_INT4, wide = p->isa == GN__ISA_AVX512 && !(int4 && q->group % GN__QUANT_UNIT);
+    return wide && int4 ? gn__quant_dot_4 : wide && q->format != GN_QUANT_Q4_0 ? gn__quant_dot_8 : gn__quant_dot;
 }
 
 /* Rows of a weight for some rows x (m,K), f32 and dense. */
@@ -18365,8 +18468,9 @@ typedef struct gn__quant_job {
     const gn__quant *q;
     const gn__call *c;
     const float *x, *bias;
-    int64_t m, first; /* rows of x; of a stretch: of the weight's rows */
-    float *rows;      /* a stretch of the weight's rows, widened */
+    gn__quant_dot_fn dot; /* for few rows of x, in whose order it is; NULL: rows are widened */
+    int64_t m, first;     /* rows of x; of a stretch: of the weight's rows */
+    float *rows;          /* a stretch of the weight's rows, widened */
     char *out;
     gn__atomic failed; /* 1: no memory, 2: an id is out of range */
 } gn__quant_job;
@@ -18383,23 +18487,42 @@ static bool gn__quant_scales_together(const gn__quant *q) {
     return s && q->rows == 1 && s->strides[1] == 1 && s->strides[0] == q->per_row;
 }
 
-/* Some rows of the weight from n on. `scales`: room for those of a stretch of rows, the first of which begins at
-   `begin`; they are widened when its first row comes. NULL: a row at a time. */
-static void gn__quant_rows_load(const gn__quant *q, int64_t begin, int64_t n, int64_t end, float *scales,
-                                gn__quant_row *row) {
-    int64_t at = (n - begin) % GN__QUANT_STRETCH, bytes = (int64_t)gn__bytes_of(scales ? q->scales->dtype : GN_U8);
-    if (scales && at == 0)
-        gn__load_f32(scales, q->scales->dtype, q->scales->p + n * q->per_row * bytes, 1,
-                     GN__MIN(end - n, (int64_t)GN__QUANT_STRETCH) * q->per_row);
-    for (int64_t r = 0; r < GN__QUANT_SIDE && n + r < end; r++) {
-        gn__quant_row_bytes(q, n + r, &row[r]);
-        if (scales) {
-            row[r].scale = scales + (at + r) * q->per_row;
-            gn__quant_row_zeros(q, n + r, &row[r]);
-        } else gn__quant_row_scales(q, n + r, &row[r]);
+GN__SMALL_BEGIN
+/* Rows by j->dot. Scales that lie together are widened for a stretch of rows at once, and the next ones fetched. */
+static void gn__quant_dot_range(void *arg, int64_t begin, int64_t end) {
+    gn__quant_job *j = (gn__quant_job *)arg;
+    const gn__quant *q = j->q;
+    bool together = gn__quant_scales_together(q);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype), width = q->per_row * GN__QUANT_STRETCH,
+            packed = together ? q->per_row * (int64_t)gn__bytes_of(q->scales->dtype) : 0;
+    float y[GN__QUANT_FEW][GN__QUANT_STRETCH],
+        *room = (float *)gn__alloc_many(1, gn__quant_row_floats(q) + (uint64_t)width, sizeof *room);
+    if (!room) {
+        gn__atomic_store(&j->failed, 1);
+        return;
     }
+    gn__quant_row row = gn__quant_row_in(q, room + width);
+    for (int64_t n = begin, some; n < end; n += some) {
+        some = GN__MIN(end - n, (int64_t)GN__QUANT_STRETCH);
+        const char *from = together ? q->scales->p + n * packed : NULL;
+        if (together) gn__load_f32(room, q->scales->dtype, from, 1, some * q->per_row);
+        for (int64_t i = some * packed; i < 2 * some * packed; i += 64)
+            __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)i));
+        for (int64_t r = 0; r < some; r++) {
+            gn__quant_row_bytes(q, n + r, &row);
+            if (!together) gn__quant_row_scales(q, n + r, &row);
+            else if (row.scale = room + r * q->per_row, q->zeros) gn__quant_row_zeros(q, n + r, &row);
+            for (int64_t i = 0; i < j->m; i++) y[i][r] = j->dot(q, &row, j->x + i * q->k);
+        }
+        for (int64_t i = 0; i < j->m; i++) {
+            for (int64_t r = 0; r < some && j->bias; r++) y[i][r] += j->bias[n + r];
+            gn__store_f32(y[i], j->c->out.dtype, j->out + (i * q->n + n) * bytes, 1, some);
+        }
+    }
+    gn_free(room);
 }
 
+/* Rows that are widened, some at a time. */
 static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     gn__quant_job *j = (gn__quant_job *)arg;
     const gn__quant *q = j->q;
@@ -18407,32 +18530,20 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     size_t each = gn__quant_row_floats(q);
     int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    bool invariant = j->c->pool && j->c->pool->invariant;
-    gn__quant_dot_fn dot = j->m <= 2 || invariant ? gn__quant_dot_of(q, j->c->pool) : NULL;
-    bool turns = GN__X86 && dot == gn__quant_dot_4 && dot != gn__quant_dot;
-    const float *x = j->x;
     float y[GN__QUANT_FEW][GN__QUANT_SIDE],
-        *room = (float *)gn__alloc_many(1,
-                                        GN__QUANT_SIDE * (each + GN__QUANT_CHUNK) +
-                                            (uint64_t)(2 * q->k + GN__QUANT_STRETCH * q->per_row),
-                                        sizeof *room);
+        *room = (float *)gn__alloc_many(GN__QUANT_SIDE, each + GN__QUANT_CHUNK, sizeof *room);
     if (!room) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
-    float *w = room + GN__QUANT_SIDE * each, *turned = w + GN__QUANT_SIDE * GN__QUANT_CHUNK,
-          *scales = gn__quant_scales_together(q) ? turned + 2 * q->k : NULL;
-    for (int64_t i = 0; i < j->m && turns; i++) gn__quant_turns(turned + i * q->k, j->x + i * q->k, q->k);
-    if (turns) x = turned;
+    float *w = room + GN__QUANT_SIDE * each;
     gn__quant_row row[GN__QUANT_SIDE];
     for (int64_t r = 0; r < GN__QUANT_SIDE; r++) row[r] = gn__quant_row_in(q, room + (size_t)r * each);
     for (int64_t n = begin; n < end; n += GN__QUANT_SIDE) {
         int64_t side = GN__MIN(end - n, (int64_t)GN__QUANT_SIDE);
         memset(y, 0, sizeof y);
-        gn__quant_rows_load(q, begin, n, end, scales, row);
-        for (int64_t i = 0; i < j->m && dot; i++)
-            for (int64_t r = 0; r < side; r++) y[i][r] = dot(q, &row[r], x + i * q->k);
-        for (int64_t at = 0; at < q->k && !dot; at += GN__QUANT_CHUNK) {
+        for (int64_t r = 0; r < side; r++) gn__quant_row_load(q, n + r, &row[r]);
+        for (int64_t at = 0; at < q->k; at += GN__QUANT_CHUNK) {
             int64_t some = GN__MIN(q->k - at, (int64_t)GN__QUANT_CHUNK);
             for (int64_t r = 0; r < side; r++) {
                 gn__quant_fetch(q, &row[r], at + some);
@@ -18447,6 +18558,23 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
         }
     }
     gn_free(room);
+}
+
+static void gn__quant_turns(float *x, int64_t k) {
+    for (float old[16]; k > 0; k -= 16, x += 16) {
+        memcpy(old, x, sizeof old);
+        GN__ONE_BY_ONE for (int64_t i = 0; i < 16; i++) x[i] = old[i / 2 + i % 2 * 8];
+    }
+}
+
+/* Few rows of x, which may be brought into another order. */
+GN__NOINLINE static void gn__quant_few(gn__quant_job *j, float *x) {
+    const gn__quant *q = j->q;
+    gn__pool *pool = j->c->pool;
+    j->dot = j->m <= 2 || (pool && pool->invariant) ? gn__quant_dot_of(q, pool) : NULL;
+    bool turns = GN__X86 && j->dot == gn__quant_dot_4 && j->dot != gn__quant_dot;
+    for (int64_t i = 0; i < j->m && turns; i++) gn__quant_turns(x + i * q->k, q->k);
+    gn__pool_for(pool, q->n, 4 + 65536 / q->k / 4 * 4, j->dot ? gn__quant_dot_range : gn__quant_few_range, j);
 }
 
 /* Rows begin to end of a weight as f32, or of a stretch of it that begins at j->first. */
@@ -18478,6 +18606,8 @@ static void gn__quant_widen_range(void *arg, int64_t begin, int64_t end) {
     }
     gn_free(room);
 }
+
+GN__SMALL_END
 
 /* Many rows of x: stretches of the weight are widened, and are then a product of f32. False: no memory. */
 static bool gn__quant_many(gn__quant_job *j) {
@@ -18515,10 +18645,10 @@ static gn_result gn__cpu_linear_quantized(const gn__call *c) {
     gn__quant_job j = { .q = &q, .c = c };
     gn__atomic_store(&j.failed, 0);
     if (!m || !q.n) return GN_OK;
-    float *x = (float *)gn__alloc_many(1, gn_size_add(gn_size_mul((uint64_t)piece, (uint64_t)q.k), (uint64_t)q.n),
-                                       sizeof *x),
-          *bias = x ? x + piece * q.k : NULL;
-    bool ok = x != NULL;
+    uint64_t floats = gn_size_add(gn_size_mul((uint64_t)piece, (uint64_t)q.k), (uint64_t)q.n + 16);
+    float *room = (float *)gn__alloc_many(1, floats, sizeof *room),
+          *x = (float *)(void *)(((uintptr_t)room + 63) & ~(uintptr_t)63), *bias = x + piece * q.k;
+    bool ok = room != NULL;
     if (ok && b) gn__load_f32(bias, b->dtype, b->p, b->strides[0], q.n);
     j.x = x;
     j.bias = b ? bias : NULL;
@@ -18529,10 +18659,10 @@ static gn_result gn__cpu_linear_quantized(const gn__call *c) {
             gn__load_f32(x + i * q.k, lead.dtype, lead.p + gn__view_offset(&lead, lead.rank, at + i) * bytes, step,
                          q.k);
         if (j.m > GN__QUANT_FEW) ok = gn__quant_many(&j);
-        else gn__pool_for(c->pool, q.n, 4 + 65536 / q.k / 4 * 4, gn__quant_few_range, &j);
+        else gn__quant_few(&j, x);
         ok = ok && gn__atomic_load(&j.failed) == 0;
     }
-    gn_free(x);
+    gn_free(room);
     return ok ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for rows of a quantised weight");
 }
 
@@ -20497,6 +20627,23 @@ static void gn__sort_keys32(const gn__sort_job *j, const char *p, uint32_t *keys
     }
 }
 
+/* Numbers of 64 bits, as they lie, as keys of their order; NaN comes last both ways. */
+#define GN__DEFINE_F64_KEYS(S, attribute)                                              \
+    attribute static void gn__f64_keys_##S(uint64_t *keys, uint64_t flip, int64_t n) { \
+        const uint64_t sign = (uint64_t)1 << 63;                                       \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                               \
+            double v = gn__bits_f64(keys[i]) + 0.0;                                    \
+            uint64_t u = gn__f64_bits(v);                                              \
+            u ^= ((uint64_t)((int64_t)u >> 63) | sign) ^ flip;                         \
+            keys[i] = v != v ? UINT64_MAX : u;                                         \
+        }                                                                              \
+    }
+GN__DEFINE_F64_KEYS(base, )
+#if GN__X86
+GN__DEFINE_F64_KEYS(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_F64_KEYS
+
 static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys, int64_t n) {
     const uint64_t flip = j->descending ? UINT64_MAX : 0, sign = (uint64_t)1 << 63;
     if (gn__bytes_of(j->in.dtype) < 8) { /* a row of 2^32 elements or more */
@@ -20508,21 +20655,33 @@ static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys
     gn__copy_strided((char *)keys, 1, p, j->in.strides[j->in.rank - 1], n, sizeof *keys);
     const uint64_t turn = j->in.dtype == GN_I64 ? sign ^ flip : flip;
     for (int64_t i = 0; i < n && gn__is_long(j->in.dtype); i++) keys[i] ^= turn;
-    for (int64_t i = 0; i < n && j->in.dtype == GN_F64; i++) {
-        double v = gn__bits_f64(keys[i]) + 0.0;
-        uint64_t u = gn__f64_bits(v), key = (u ^ (u & sign ? UINT64_MAX : sign)) ^ flip;
-        keys[i] = v != v ? UINT64_MAX : key;
-    }
+    if (j->in.dtype != GN_F64) return;
+#if GN__X86
+    if (gn__wide_loads() > 1) gn__f64_keys_avx2(keys, flip, n);
+    else
+#endif
+        gn__f64_keys_base(keys, flip, n);
 }
 
-#define GN__DEFINE_BELOW(S, T)                                            \
-    static bool gn__sort_below_##S(const T *keys, T most) {               \
-        int found = 0;                                                    \
+/* Whether one of GN__SORT_BLOCK keys is below. */
+#define GN__DEFINE_BELOW(S, attribute, T)                                 \
+    attribute static bool gn__sort_below_##S(const T *keys, T most) {     \
+        T found = 0;                                                      \
         for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most; \
         return found != 0;                                                \
     }
-GN__DEFINE_BELOW(32, uint32_t)
-GN__DEFINE_BELOW(64, uint64_t)
+GN__DEFINE_BELOW(32, , uint32_t)
+#if GN__X86
+GN__DEFINE_BELOW(wide, GN__TARGET_AVX2, uint64_t)
+#endif
+GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) {
+#if GN__X86
+    if (gn__wide_loads() > 1) return gn__sort_below_wide(keys, most);
+#endif
+    bool found = false;
+    GN__ONE_BY_ONE for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most;
+    return found;
+}
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -27921,17 +28080,29 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 GN__DEFINE_WRAP(gn__tile_wrap_base, )
 #if GN__X86
 GN__DEFINE_WRAP(gn__tile_wrap_avx2, GN__TARGET_AVX2)
-/* A tile's truth values as bools lie in memory. */
-#define GN__TRUTHS(T)                                         \
-    do {                                                      \
-        const T *a = (const T *)x;                            \
-        for (int64_t i = 0; i < n; i++) to[i] = a[i] != (T)0; \
+/* A tile's truth values as bools lie in memory: 32 comparisons with 0 become as many bytes, of each half in turn. */
+#define GN__TRUTHS(T)                                                                                \
+    do {                                                                                             \
+        typedef T wide __attribute__((vector_size(32), aligned(4), may_alias));                      \
+        const T *a = (const T *)x;                                                                   \
+        for (; i + 32 <= n; i += 32) {                                                               \
+            const wide *w = (const wide *)(const void *)(a + i);                                     \
+            shorts low = __builtin_ia32_packssdw256((ints)(w[0] == 0), (ints)(w[1] == 0)),           \
+                   high = __builtin_ia32_packssdw256((ints)(w[2] == 0), (ints)(w[3] == 0));          \
+            ints all = (ints)__builtin_ia32_packsswb256(low, high);                                  \
+            *(ints *)(void *)(to + i) = ~GN__SHUFFLE(ints, all, all, 0, 4, 1, 5, 2, 6, 3, 7) & ones; \
+        }                                                                                            \
+        GN__ONE_BY_ONE for (; i < n; i++) to[i] = a[i] != 0;                                         \
     } while (0)
 GN__TARGET_AVX2 GN__NOINLINE static void gn__store_truths(uint8_t *restrict to, uint8_t compute, const void *x,
                                                           int64_t n) {
+    typedef int32_t ints __attribute__((vector_size(32), aligned(1), may_alias));
+    typedef int16_t shorts __attribute__((vector_size(32)));
+    const ints ones = (ints){ 0 } + 0x01010101;
+    int64_t i = 0;
     if (compute == GN__F32) GN__TRUTHS(float);
-    else if (compute == GN__F64) GN__TRUTHS(double);
-    else GN__TRUTHS(int32_t);
+    else if (compute != GN__F64) GN__TRUTHS(int32_t);
+    else GN__ONE_BY_ONE for (; i < n; i++) to[i] = ((const double *)x)[i] != 0;
 }
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
@@ -28349,6 +28520,10 @@ GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn
     typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
     typedef short few __attribute__((vector_size(16), may_alias, aligned(2)));
     typedef char bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    typedef int64_t longs __attribute__((vector_size(64), may_alias, aligned(8)));
+    typedef uint32_t bits __attribute__((vector_size(32)));
+    const longs low = (longs){ 0 } + 0x1fffffff;
+    const bits one = (bits){ 0 } + 1;
     for (int64_t i = 0; i < n && from != GN_F64; i += 16) {
         bytes b = *(const bytes *)(const void *)(x + i);
         gn__float16 v;
@@ -28360,8 +28535,16 @@ GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn
         __asm__("vpmovdw %1, %0" : "=v"(h) : "v"(v));
         *(halves *)(void *)(to + i) = h;
     }
-    for (int64_t i = 0; i < n && from == GN_F64; i += 8)
-        *(few *)(void *)(to + i) = __builtin_ia32_vcvtps2ph256(gn__f64_odd_8((const double *)(const void *)x + i), 0);
+    for (int64_t i = 0; i < n && from == GN_F64;
+         i += 8) { /* as gn__f64_odd_8: f16 has no numbers as low as f32's last */
+        const longs v = *(const longs *)(const void *)(x + 8 * i);
+        gn__float8 f;
+        uint8_t lost;
+        __asm__("vcvtpd2ps %{rz-sae%}, %1, %0" : "=v"(f) : "v"(v));
+        __asm__("vptestmq %2, %1, %0" : "=Yk"(lost) : "v"(v), "v"(low));
+        __asm__("vpord %2, %0, %0%{%1%}" : "+v"(f) : "Yk"(lost), "v"(one));
+        *(few *)(void *)(to + i) = __builtin_ia32_vcvtps2ph256(f, 0);
+    }
 }
 
 /* Whether a tile of a loop that is one cast was done that way. */
