@@ -1081,6 +1081,14 @@ static const char shared_text[] =
     "  UNROLL for (int i = 0; i < V; i++) u.e[i] = d[i];\n"
     "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) ((W *)p)[i] = u.w[i];\n"
     "}\n"
+    "// vstore to a place that was reckoned in 64 bits by divisions: the compiler would split it into stores of 4 "
+    "bytes.\n"
+    "template <int V, class T> M void vput(T *p, const T *d) {\n"
+    "#ifndef GN_HOST\n"
+    "  asm(\"\" : \"+l\"(p));\n"
+    "#endif\n"
+    "  vstore<V>(p, d);\n"
+    "}\n"
     "// The same of memory that no kernel of this launch writes: may be read before earlier stores are done.\n"
     "#ifdef GN_HOST\n"
     "#define CONSTANT(p) (*(p))\n"
@@ -8607,7 +8615,7 @@ static const char conv_rows_text[] =
     "  u16 v[8];\n"
     "  if (at >= P::IN) return;\n"
     "  UNROLL for (int c = 0; c < 8; c++) v[c] = c < P::CG ? x[from + c * P::XC] : (u16)0;\n"
-    "  vstore<8>(o + (n * P::IN + at) * 8, v);\n"
+    "  vput<8>(o + (n * P::IN + at) * 8, v);\n"
     "}\n"
     "template <class P> M void conv_lay(const u16 *x, u16 *o, int block) {\n"
     "  if (P::FEW) { conv_lay_few<P>(x, o, block); return; }\n"
@@ -8628,7 +8636,7 @@ static const char conv_rows_text[] =
     "    const int i = t + q * 256, p = i / 8, c = i % 8 * 8;\n"
     "    u16 v[8];\n"
     "    UNROLL for (int j = 0; j < 8; j++) v[j] = tile[c + j][p];\n"
-    "    if (place + p < P::IN && left + c < WIDTH) vstore<8>(o + (n * P::IN + place + p) * WIDTH + left + c, v);\n"
+    "    if (place + p < P::IN && left + c < WIDTH) vput<8>(o + (n * P::IN + place + p) * WIDTH + left + c, v);\n"
     "  }\n"
     "}\n"
     "// x as rows of places of PX channels, with what is before the first: (images, I0 * I1, EACH * 8), of which a "
@@ -8642,7 +8650,7 @@ static const char conv_rows_text[] =
     "    const int c = (at + j) % P::PX, place = (at + j) / P::PX - P::BEFORE;\n"
     "    v[j] = c < P::CG && place >= 0 && place < P::I2 ? from[c * P::XC + place * P::X2] : (u16)0;\n"
     "  }\n"
-    "  vstore<8>(o + (i64)i * 8, v);\n"
+    "  vput<8>(o + (i64)i * 8, v);\n"
     "}\n"
     "// The filters as rows of (taps, CP) elements, zeros from channel CG on: a thread writes two channels of all "
     "taps. P as for conv_tile; TURNED: the last tap first; PX: those along the last axis are one, of PX channels each\n"
@@ -8722,8 +8730,8 @@ static const char conv_rows_text[] =
     "    if (p + i >= P::PLACES || at >= P::OUT) continue;\n"
     "    typename P::T y[V];\n"
     "    UNROLL for (int j = 0; j < V; j++) conv_finish<P>(y[j], v[i + j], r[i + j]);\n"
-    "    if (P::KEEP) vstore<V>(o + ((i64)n * P::OUT + at) * P::FILTERS + f, y);\n"
-    "    else if (!P::DOWN) vstore<V>(o + ((i64)n * P::FILTERS + f) * P::OUT + at, y);\n"
+    "    if (P::KEEP) vput<V>(o + ((i64)n * P::OUT + at) * P::FILTERS + f, y);\n"
+    "    else if (!P::DOWN) vput<V>(o + ((i64)n * P::FILTERS + f) * P::OUT + at, y);\n"
     "    else UNROLL for (int j = 0; j < V; j++) if (m + j < P::m) o[((i64)n * P::FILTERS + f + j) * P::OUT + at] = "
     "y[j];\n"
     "  }\n"
@@ -9486,10 +9494,17 @@ static bool permutes_to_rows(const emit *e, uint32_t i) {
     return is;
 }
 
+/* What an assignment gives a state, else i itself. */
+static uint32_t assigned(const emit *e, uint32_t i) {
+    return node_is(e, i, GN_OP_ASSIGN) && e->layout->lay[i].base == e->layout->lay[input(e, i, 1)].base ? input(e, i, 1)
+                                                                                                        : i;
+}
+
 /* What a node is for one that reads it: rows of channels would save it a copy of x, or are as good as planes; a residual
    lies as what it is added to. */
 static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int hints) {
     conv_rows c;
+    if (input_index && assigned(e, reader) != reader) return hints;
     if (permutes_to_rows(e, reader)) return hints & KEEP_BARRED ? KEEP_BARRED : KEEP_WANTED;
     if (node_is(e, reader, GN_OP_POOL)) return lies_as_rows(view_of(e, reader)) ? KEEP_WANTED : KEEP_BARRED;
     if (!node_is(e, reader, GN_OP_CONV)) return KEEP_BARRED;
@@ -9522,14 +9537,16 @@ static void keep_rows(emit *e, uint32_t i, int hints) {
 static void keep_rows_seen(emit *e) {
     const gn_part *p = e->part;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        if (p->nodes[i].leaf != GN_LEAF_NONE || !permutes_to_rows(e, i)) continue;
         gn_view *v = &e->layout->lay[i].view;
+        if (p->nodes[i].leaf != GN_LEAF_NONE) continue;
+        if (permutes_to_rows(e, assigned(e, i))) *v = *view_of(e, assigned(e, i));
+        if (!permutes_to_rows(e, i)) continue;
         for (int k = 0; k < v->rank; k++) v->strides[k] = view_of(e, input(e, i, 0))->strides[attrs_of(e, i)[k]];
     }
     for (uint32_t u = 0; u < p->n_updates; u++) {
         const gn_lay *lay = &e->layout->lay[p->updates[u].node];
         gn_lay *base = &e->layout->lay[lay->base];
-        if (!permutes_to_rows(e, p->updates[u].node) || base->place != GN_PLACE_BLOCK ||
+        if (!permutes_to_rows(e, assigned(e, p->updates[u].node)) || base->place != GN_PLACE_BLOCK ||
             e->layout->update_how[u] != GN_UPDATE_COPY || !gn_view_is_dense(&lay->view) || lay->view.offset ||
             gn_view_count(&lay->view) != gn_view_count(&base->view))
             continue;
@@ -9547,7 +9564,7 @@ static bool conv_keep_rows(emit *e) {
     if (!hints) return !emit_has_tensor_cores(e);
     for (uint32_t i = 0; i < p->n_outs; i++) hints[p->outs[i]] |= KEEP_BARRED;
     for (uint32_t i = 0; i < p->n_updates; i++)
-        if (!permutes_to_rows(e, p->updates[i].node)) hints[p->updates[i].node] |= KEEP_BARRED;
+        if (!permutes_to_rows(e, assigned(e, p->updates[i].node))) hints[p->updates[i].node] |= KEEP_BARRED;
     for (uint32_t i = p->n_nodes; i-- > 0;) {
         if (p->nodes[i].leaf != GN_LEAF_NONE) continue;
         keep_rows(e, i, hints[i]);
@@ -9827,7 +9844,7 @@ static const char pool_text[] =
     "(C)pool_count<P>(r, I2, P::B2, P::A2) : (C)1;\n"
     "    typename P::T to[8];\n"
     "    UNROLL for (int j = 0; j < 8; j++) put(to[j], P::KIND == 0 ? best[j] : P::KIND == 2 ? sum[j] / n : sum[j]);\n"
-    "    vstore<8>(y + (i64)i * 8, to);\n"
+    "    vput<8>(y + (i64)i * 8, to);\n"
     "  }\n"
     "}\n"
     "template <class P> M void pool_each(const typename P::T *x, typename P::U *y) {\n"
