@@ -1081,14 +1081,14 @@ static const char shared_text[] =
     "  UNROLL for (int i = 0; i < V; i++) u.e[i] = d[i];\n"
     "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) ((W *)p)[i] = u.w[i];\n"
     "}\n"
-    "// vstore to a place that was reckoned in 64 bits by divisions: the compiler would split it into stores of 4 "
-    "bytes.\n"
-    "template <int V, class T> M void vput(T *p, const T *d) {\n"
-    "#ifndef GN_HOST\n"
-    "  asm(\"\" : \"+l\"(p));\n"
+    "// The same of a place that was reckoned in 64 bits by divisions: the compiler would split it into 4 bytes each.\n"
+    "#ifdef GN_HOST\n"
+    "#define OPAQUE(p)\n"
+    "#else\n"
+    "#define OPAQUE(p) asm(\"\" : \"+l\"(p))\n"
     "#endif\n"
-    "  vstore<V>(p, d);\n"
-    "}\n"
+    "template <int V, class T> M void vput(T *p, const T *d) { OPAQUE(p); vstore<V>(p, d); }\n"
+    "template <int V, class T> M void vget(T *d, const T *p) { OPAQUE(p); vload<V>(d, p); }\n"
     "// The same of memory that no kernel of this launch writes: may be read before earlier stores are done.\n"
     "#ifdef GN_HOST\n"
     "#define CONSTANT(p) (*(p))\n"
@@ -8705,8 +8705,8 @@ static const char conv_rows_text[] =
     "  UNROLL for (int i = 0; i < 8; i += V) {\n"
     "    const int n = (p + i) / P::PITCH, at = (p + i) % P::PITCH;\n"
     "    if (p + i >= P::PLACES || at >= P::OUT) continue;\n"
-    "    if (P::DENSE && P::KEEP) vload<8>(r, residual + ((i64)n * P::OUT + at) * P::FILTERS + f);\n"
-    "    else if (P::DENSE && !P::DOWN) vload<V>(r + i, residual + ((i64)n * P::FILTERS + f) * P::OUT + at);\n"
+    "    if (P::DENSE && P::KEEP) vget<8>(r, residual + ((i64)n * P::OUT + at) * P::FILTERS + f);\n"
+    "    else if (P::DENSE && !P::DOWN) vget<V>(r + i, residual + ((i64)n * P::FILTERS + f) * P::OUT + at);\n"
     "    else UNROLL for (int j = 0; j < V; j++) {\n"
     "      const int g = P::DOWN ? j : 0, q = P::DOWN ? 0 : j;\n"
     "      if (m + g < P::m) r[i + j] = residual[P::DENSE ? ((i64)n * P::FILTERS + f + g) * P::OUT + at : "
@@ -8901,16 +8901,23 @@ static const char warpgroup_conv_text[] =
     "    conv_residual<P>(more[u], residual, (int)z, row + (P::DOWN ? c : r), col + (P::DOWN ? r : c));\n"
     "  }\n"
     "  cluster_sync();\n"
+    "  float v[UNITS][8];\n"
     "  UNROLL for (int u = 0; u < UNITS; u++) {\n"
     "    const int i = threadIdx.x + u * 256, r = (int)rank * LINES + (ACROSS ? i % LINES : i / EACH), c = (ACROSS ? i "
     "/ LINES : i % EACH) * 8;\n"
-    "    float v[8] = {};\n"
+    "    UNROLL for (int h = 0; h < 8; h++) v[u][h] = 0.f;\n"
     "    UNROLL for (int p = 0; p < P::KC; p++) UNROLL for (int h = 0; h < 8; h += 4) {\n"
     "      const float4 q = cluster_load4(base + (r * (ALONG + 8) + c + h) * 4, p);\n"
-    "      v[h] += q.x; v[h + 1] += q.y; v[h + 2] += q.z; v[h + 3] += q.w;\n"
+    "      v[u][h] += q.x; v[u][h + 1] += q.y; v[u][h + 2] += q.z; v[u][h + 3] += q.w;\n"
     "    }\n"
-    "    conv_put<P>(more[u], o, (int)z, row + (P::DOWN ? c : r), col + (P::DOWN ? r : c), v);\n"
     "  }\n"
+    "  cluster_arrive();\n"
+    "  UNROLL for (int u = 0; u < UNITS; u++) {\n"
+    "    const int i = threadIdx.x + u * 256, r = (int)rank * LINES + (ACROSS ? i % LINES : i / EACH), c = (ACROSS ? i "
+    "/ LINES : i % EACH) * 8;\n"
+    "    conv_put<P>(more[u], o, (int)z, row + (P::DOWN ? c : r), col + (P::DOWN ? r : c), v[u]);\n"
+    "  }\n"
+    "  cluster_wait();   // no block leaves while another reads its memory\n"
     "}\n"
     "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::T *bias, const "
     "typename P::T *residual, typename P::T *o) {\n"
@@ -8926,12 +8933,12 @@ static const char warpgroup_conv_text[] =
     "  }\n"
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= 256) {\n"
-    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
+    "    if (P::BLOCKS == 1) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
     "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty, first, steps);\n"
     "    __syncwarp();\n"
     "    if (P::KC > 1) { cluster_sync(); cluster_sync(); }\n"
     "  } else {\n"
-    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
+    "    if (P::BLOCKS == 1) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
     "    const int t = threadIdx.x, wg = t >> 7, l = t & 31, down = (P::BM > 64 ? wg * 64 : 0) + (t >> 5 & 3) * 16, "
     "right = P::BM > 64 ? 0 : wg * P::WIDE;\n"
     "    float d[CELLS];\n"
@@ -8944,8 +8951,8 @@ static const char warpgroup_conv_text[] =
     "      float more[2];\n"
     "      UNROLL for (int h = 0; h < 2; h++) more[h] = rank ? 0.f : conv_bias<P>(bias, (int)z, m + (l >> 2) + h * "
     "8);\n"
-    "      if (P::KC == 1) UNROLL for (int i = 0; i < 2; i++) conv_before<P>(r[i], residual, (int)z, m, col + right + "
-    "i * 32);\n"
+    "      if (P::KC == 1 && P::BLOCKS == 1) UNROLL for (int i = 0; i < 2; i++) conv_before<P>(r[i], residual, (int)z, "
+    "m, col + right + i * 32);\n"
     "      conv_sums<P>(d, base, full, empty, it, steps);\n"
     "      if (P::KC > 1) {\n"
     "        enum { DOWN = P::DOWN ? 1 : P::BW + 8, RIGHT = P::DOWN ? P::BM + 8 : 1 };\n"
@@ -8959,14 +8966,15 @@ static const char warpgroup_conv_text[] =
     "          float v[16];\n"
     "          UNROLL for (int b = 0; b < 16; b++) v[b] = d[i * 16 + b % 8 / 2 * 4 + b / 8 * 2 + b % 2] + more[b / "
     "8];\n"
+    "          if (P::BLOCKS > 1) conv_before<P>(r[i], residual, (int)z, m, col + right + j + i * 32);\n"
     "          conv_store<P>(r[i], o, (int)z, m, col + right + j + i * 32, v);\n"
-    "          if (j + 64 < P::WIDE) conv_before<P>(r[i], residual, (int)z, m, col + right + j + 64 + i * 32);\n"
+    "          if (P::BLOCKS == 1 && j + 64 < P::WIDE) conv_before<P>(r[i], residual, (int)z, m, col + right + j + 64 "
+    "+ i * 32);\n"
     "        }\n"
     "        UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
     "      }\n"
     "    }\n"
-    "    if (P::KC > 1) { conv_join<P>(residual, o, base, rank); cluster_sync(); }   // no block leaves while another "
-    "reads its memory\n"
+    "    if (P::KC > 1) { conv_join<P>(residual, o, base, rank); }\n"
     "  }\n"
     "}\n";
 
@@ -8980,7 +8988,7 @@ typedef struct conv_rows {
     int64_t from[3], pitch;               /* strides of x; columns of the product for an image */
     int64_t pixel, line, real[4];         /* see conv_rows_join */
     bool transposed, turned, fed, flat;
-    int height, width, stages, parts, step, warps[2];
+    int height, width, stages, parts, blocks, step, warps[2];
     bool x_lies, w_lies; /* as the kernel reads it */
     uint32_t w_packed;   /* 1 + the place of filters that are packed once, 0: they are packed in each run */
     size_t w_at;         /* in scratch memory, behind the rows */
@@ -9092,28 +9100,43 @@ static bool conv_is_flat(const emit *e, const conv_rows *c) {
     return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
 }
 
+/* Warpgroup kernels: tile, stages, parts of k (blocks of a cluster), blocks that a processor has at once; what a step of
+   64 k and what the end of a tile takes (us, measured on an H100). Forms of two blocks hide much of the ends. */
+static const struct fed_form {
+    int height, width, stages, parts, blocks;
+    double step, edge;
+} fed_forms[] = { { 128, 256, 4, 1, 1, 0.627, 3.6 }, { 128, 128, 6, 1, 1, 0.335, 1.9 },
+                  { 64, 256, 5, 1, 1, 0.4, 1.5 },    { 64, 128, 8, 1, 1, 0.225, 0.7 },
+                  { 128, 128, 6, 2, 1, 0.335, 7.5 }, { 128, 128, 6, 4, 1, 0.335, 9 },
+                  { 64, 128, 8, 2, 1, 0.225, 7 },    { 64, 128, 8, 4, 1, 0.225, 8 },
+                  { 128, 128, 3, 1, 2, 0.355, 1.3 }, { 64, 128, 4, 1, 2, 0.27, 0.5 } };
+
+/* A residual is read at the end of a tile, which waits for it. */
+static double fed_us(const emit *e, const product *p, const struct fed_form *f, bool residual) {
+    enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
+    const int64_t tiles = blocks_for(p->m, f->height) * blocks_for(p->n, f->width) * p->batches * f->parts,
+                  steps = blocks_for(blocks_for(p->k, 64), f->parts), processors = emit_processors(e),
+                  turns = tiles > processors ? blocks_for(tiles, f->blocks * processors) * f->blocks : 1;
+    if (tiles >= 0x7fffffff || (f->parts > 1 && (steps < FED_STEPS || !emit_has_clusters(e)))) return 1e300;
+    return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1));
+}
+
 static void conv_rows_choose(const emit *e, conv_rows *c) {
-    static const struct warpgroup_form fed[] = { { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 },
-                                                 { 64, 256, 5, 1, 0.6 },  { 64, 128, 8, 1, 0.4 },
-                                                 { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
-                                                 { 64, 128, 8, 2, 1.5 },  { 64, 128, 8, 4, 2.8 } };
     c->fed = conv_is_fed(e, c);
     c->flat = c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
     c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
     product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
     if (c->fed) {
-        enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
-        int best = 0;
-        for (int i = 1; i < (int)(sizeof fed / sizeof *fed); i++)
-            if (p.k >= fed[i].parts * FED_STEPS * 64 &&
-                warpgroup_us(e, &p, 2, &fed[i]) < warpgroup_us(e, &p, 2, &fed[best]))
-                best = i;
-
-        c->height = fed[best].height;
-        c->width = fed[best].width;
-        c->stages = fed[best].stages;
-        c->parts = fed[best].parts;
+        const bool residual = c->residual != GN_NO_NODE;
+        const struct fed_form *best = fed_forms;
+        for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
+            if (fed_us(e, &p, &fed_forms[i], residual) < fed_us(e, &p, best, residual)) best = &fed_forms[i];
+        c->height = best->height;
+        c->width = best->width;
+        c->stages = best->stages;
+        c->parts = best->parts;
+        c->blocks = best->blocks;
         return;
     }
     int64_t wide = blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches;
@@ -9368,10 +9391,11 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
         (unsigned long long)a[2], (unsigned long long)a[3]);
     if (c->fed)
         put(t,
-            "  enum { STAGES = %d, KC = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n  static M "
+            "  enum { STAGES = %d, KC = %d, BLOCKS = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n "
+            " static M "
             "void "
             "mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
-            c->stages, c->parts, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
+            c->stages, c->parts, c->blocks, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
             (long long)(down * columns * c->groups));
     put(t, "};\n");
 }
@@ -9578,7 +9602,8 @@ static bool conv_keep_rows(emit *e) {
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     static const char *const bounds[] = { "__launch_bounds__(384, 1)",
                                           "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
-                                          "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" };
+                                          "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)",
+                                          "__launch_bounds__(288, 2)" };
     conv_rows c;
     const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
     const char *type = types[d].name;
@@ -9599,11 +9624,11 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
         emit_conv_rest(e, &c, type);
         put(&e->body, "  conv_fed<@_p>(&filters, &rows, %s, %s, o);\n", bias ? "bias" : "0",
             residual ? "residual" : "0");
-        e->bounds = bounds[c.parts >> 1];
-        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d%s", gn_dtype_name(d), c.height, c.width, c.parts,
-                 conv_keeps(e, &c) ? "_rows" : "");
-        if (c.parts == 1 && tiles > emit_processors(e)) tiles = emit_processors(e);
-        emit_launch_shared(e, name, (uint64_t)(tiles * c.parts), 1, 384,
+        e->bounds = bounds[c.blocks > 1 ? 3 : c.parts >> 1];
+        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d_b%d%s", gn_dtype_name(d), c.height, c.width, c.parts,
+                 c.blocks, conv_keeps(e, &c) ? "_rows" : "");
+        if (c.parts == 1 && tiles > c.blocks * emit_processors(e)) tiles = c.blocks * emit_processors(e);
+        emit_launch_shared(e, name, (uint64_t)(tiles * c.parts), 1, c.blocks > 1 ? 288 : 384,
                            (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
         return true;
     }
@@ -9831,7 +9856,7 @@ static const char pool_text[] =
     "(int)P::DL2, at = a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2;\n"
     "      typename P::T v[8];\n"
     "      if (a < 0 || a >= I0 || b < 0 || b >= I1 || c < 0 || c >= I2) continue;\n"
-    "      if (P::WIDE) vload<8>(v, from + at); else UNROLL for (int j = 0; j < 8; j++) v[j] = from[at + j * "
+    "      if (P::WIDE) vget<8>(v, from + at); else UNROLL for (int j = 0; j < 8; j++) v[j] = from[at + j * "
     "(int)P::XC];\n"
     "      UNROLL for (int j = 0; j < 8; j++) {\n"
     "        const C u = get(v[j]);\n"
