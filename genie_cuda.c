@@ -9509,6 +9509,25 @@ static bool pool_fits_rows(const emit *e, uint32_t i) {
            gn_view_count(out) > 0 && pool_is_plain(x, out, attrs_of(e, i));
 }
 
+/* Filters of one channel each over two axes, eight channels at once. */
+static bool depth_fits_rows(const emit *e, uint32_t i) {
+    enum { TAPS = 49, EXTENT = 8 };
+    if (!node_is(e, i, GN_OP_CONV)) return false;
+    const gn_view *x = view_of(e, input(e, i, 0)), *w = view_of(e, input(e, i, 1)), *out = view_of(e, i);
+    const int64_t *a = attrs_of(e, i);
+    return x->rank == 4 && types[x->dtype].bytes == 2 && types[x->dtype].real && x->dims[1] == a[1] &&
+           out->dims[1] == a[1] && a[1] % 8 == 0 && !(a[0] & 1) && w->dims[2] * w->dims[3] <= TAPS && a[8] <= 4 &&
+           (w->dims[3] - 1) * a[9] + 1 <= EXTENT && gn_view_count(out) > 0 && gn_view_count(x) < 0x3fffffff &&
+           gn_view_count(out) < 0x3fffffff && a[4] < 0x10000 && a[5] < 0x10000 && is_small(x) && !always_wide();
+}
+
+/* Its result may become rows of channels. */
+static bool can_keep(const emit *e, uint32_t i) {
+    conv_rows c;
+    return depth_fits_rows(e, i) || (node_is(e, i, GN_OP_POOL) && pool_fits_rows(e, i)) ||
+           (conv_rows_at(e, i, &c) && c.filters % 8 == 0);
+}
+
 /* The channels of what it reads become the last axis: as rows of channels lie. */
 static bool permutes_to_rows(const emit *e, uint32_t i) {
     const gn_part_node *n = &e->part->nodes[i];
@@ -9530,24 +9549,23 @@ static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int h
     conv_rows c;
     if (input_index && assigned(e, reader) != reader) return hints;
     if (permutes_to_rows(e, reader)) return hints & KEEP_BARRED ? KEEP_BARRED : KEEP_WANTED;
-    if (node_is(e, reader, GN_OP_POOL)) return lies_as_rows(view_of(e, reader)) ? KEEP_WANTED : KEEP_BARRED;
+    bool keeps = lies_as_rows(view_of(e, reader)), depth = depth_fits_rows(e, reader);
+    if (node_is(e, reader, GN_OP_POOL) || (depth && !input_index)) return keeps ? KEEP_WANTED : KEEP_BARRED;
     if (!node_is(e, reader, GN_OP_CONV)) return KEEP_BARRED;
     bool residual = input_index && (attrs_of(e, reader)[0] & 4) && input_index + 1 == e->part->nodes[reader].n_ins;
-    if ((input_index && !residual) || !conv_rows_at(e, reader, &c)) return KEEP_BARRED;
-    return residual ? (conv_keeps(e, &c) ? KEEP_WANTED : 0) : c.channels % 8 || c.pixel ? KEEP_BARRED : KEEP_WANTED;
+    if ((input_index && !residual) || (!depth && !conv_rows_at(e, reader, &c))) return KEEP_BARRED;
+    return residual ? (keeps ? KEEP_WANTED : 0) : c.channels % 8 || c.pixel ? KEEP_BARRED : KEEP_WANTED;
 }
 
-/* The result of node i becomes rows of channels, if it is a conv's or a pool's that can store them. */
+/* The result of node i becomes rows of channels, if it can. */
 static void keep_rows(emit *e, uint32_t i, int hints) {
     gn_lay *lay = &e->layout->lay[i];
-    conv_rows c;
     if (!(hints & KEEP_WANTED) || (hints & KEEP_BARRED) || lay->base != i || lay->place != GN_PLACE_BLOCK) return;
-    if (node_is(e, i, GN_OP_POOL)) { /* of x that lies so or may */
+    if (!can_keep(e, i)) return;
+    if (node_is(e, i, GN_OP_POOL) || depth_fits_rows(e, i)) { /* of x that lies so or may */
         const uint32_t x = input(e, i, 0);
-        if (!pool_fits_rows(e, i) ||
-            (view_of(e, x)->strides[1] != 1 && !node_is(e, x, GN_OP_POOL) && !conv_rows_at(e, x, &c)))
-            return;
-    } else if (!conv_rows_at(e, i, &c) || c.filters % 8) return;
+        if (view_of(e, x)->strides[1] != 1 && !can_keep(e, x)) return;
+    }
     gn_view *v = &lay->view;
     v->strides[1] = 1;
     for (int64_t k = v->rank - 1, along = v->dims[1]; k != 1; k = k == 2 ? 0 : k - 1) {
@@ -9712,6 +9730,89 @@ static const char conv_depth_text[] =
     "  }\n"
     "}\n";
 
+static const char conv_depth_rows_text[] =
+    "// x is rows of channels, each with filters of its own, KEEP: so is the result. A thread has eight channels of R "
+    "places of a line; a block has OB times eight channels, whose filters lie in shared memory, of lines that follow "
+    "each other. P as for conv_tile, over two axes\n"
+    "template <class P, int R, int OB, bool KEEP> M void conv_depth_rows(const typename P::T *x, const typename P::T "
+    "*w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S2 = P::S2, DL2 = P::DL2, C = "
+    "P::GROUPS, ACROSS = (C / 8 + OB - 1) / OB, STRIPS = (O2 + R - 1) / R, ALL = P::IMAGES * O1 * STRIPS, EACH = 256 / "
+    "OB, WINDOW = (R - 1) * S2 + (K2 - 1) * DL2 + 1 };\n"
+    "  __shared__ __align__(16) float taps[K1 * K2][OB * 8];\n"
+    "  const int t = threadIdx.x, left = blockIdx.x % ACROSS * OB, octet = left + t % OB, blocks = gridDim.x / ACROSS, "
+    "part = (ALL + blocks * EACH - 1) / (blocks * EACH) * EACH, first = blockIdx.x / ACROSS * part, end = first + part "
+    "< ALL ? first + part : (int)ALL;\n"
+    "  for (int i = t; i < K1 * K2 * OB * 8; i += 256) {\n"
+    "    const int c = left * 8 + i % (OB * 8);\n"
+    "    taps[i / (OB * 8)][i % (OB * 8)] = c < C ? conv_weight<P>(w, c, 0, 0, i / (OB * 8)) : 0.f;\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (int s = first + t / OB; s < end && octet < C / 8; s += EACH) {\n"
+    "    const int line = s / STRIPS, b = s % STRIPS * R, n = line / O1, a = line % O1, x0 = b * S2 - (int)P::B2, m = "
+    "octet * 8;\n"
+    "    float sum[R][8] = {};\n"
+    "    _Pragma(\"unroll 1\") for (int k = 0; k < K1; k++) {\n"
+    "      const int y = a * (int)P::S1 - (int)P::B1 + k * (int)P::DL1;\n"
+    "      if (y < 0 || y >= I1) continue;\n"
+    "      const T *from = x + n * P::XN + y * P::X1 + m;\n"
+    "      float v[WINDOW][8];\n"
+    "      UNROLL for (int c = 0; c < WINDOW; c++) {\n"
+    "        T in[8] = {};\n"
+    "        if (x0 + c >= 0 && x0 + c < I2) vget<8>(in, from + (x0 + c) * P::X2);\n"
+    "        UNROLL for (int j = 0; j < 8; j++) v[c][j] = get(in[j]);\n"
+    "      }\n"
+    "      UNROLL for (int l = 0; l < K2; l++) {\n"
+    "        float by[8];\n"
+    "        vload<8>(by, &taps[k * K2 + l][t % OB * 8]);\n"
+    "        UNROLL for (int r = 0; r < R; r++) UNROLL for (int j = 0; j < 8; j++) sum[r][j] = fmaf(by[j], v[r * S2 + "
+    "l * DL2][j], sum[r][j]);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      if (b + r >= O2) continue;\n"
+    "      const i64 at = ((i64)n * O1 + a) * O2 + b + r;\n"
+    "      T to[8];\n"
+    "      UNROLL for (int j = 0; j < 8; j++) {\n"
+    "        float q = sum[r][j];\n"
+    "        if (P::BIAS) q += get(bias[(m + j) * P::BS]);\n"
+    "        if (P::RES) q += get(residual[n * P::RN + (m + j) * P::RM + a * P::R1 + (b + r) * P::R2]);\n"
+    "        if (P::CLAMP) q = q < P::least() ? P::least() : q > P::most() ? P::most() : q;\n"
+    "        put(to[j], q);\n"
+    "        if (!KEEP) o[((i64)n * C + m + j) * (O1 * O2) + a * O2 + b + r] = to[j];\n"
+    "      }\n"
+    "      if (KEEP) vput<8>(o + at * C + m, to);\n"
+    "    }\n"
+    "  }\n"
+    "}\n";
+
+static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    enum { WINDOW = 12, TURNS = 4 }; /* places that a thread keeps; blocks to a processor */
+    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const int64_t *a = attrs_of(e, node);
+    const char *type = types[x->dtype].name;
+    if (!depth_fits_rows(e, node) || x->strides[1] != 1 || base_offset(e, input(e, node, 0)) % 16) return false;
+    for (int i = 0; i < 4; i++)
+        if (i != 1 && (x->strides[i] % 8 || x->strides[i] < 0)) return false;
+    int64_t octets = x->dims[1] / 8, wide = octets < 16 ? 8 : 16, across = blocks_for(octets, wide), places = 4;
+    while (places > 1 && (places - 1) * a[8] + (w->dims[3] - 1) * a[9] + 1 > WINDOW) places /= 2;
+    int64_t all = blocks_for(out->dims[0] * out->dims[2] * blocks_for(out->dims[3], places), 256 / wide),
+            blocks = blocks_for(TURNS * emit_processors(e), across);
+    put_conv(e, node, bias, residual);
+    emit_node(e, input(e, node, 0), type, true, "x");
+    emit_node(e, input(e, node, 1), type, true, "w");
+    if (bias) emit_node(e, input(e, node, 2), type, true, "bias");
+    if (residual) emit_node(e, input(e, node, bias ? 3 : 2), type, true, "residual");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %d>(x, w, %s, %s, o);\n", (long long)places, (long long)wide,
+        lies_as_rows(out), bias ? "bias" : "0", residual ? "residual" : "0");
+    char name[64];
+    snprintf(name, sizeof name, "conv_depth_rows_%s", gn_dtype_name(x->dtype));
+    emit_launch(e, name, (uint64_t)((blocks < all ? blocks : all) * across), 1, 256);
+    return true;
+}
+
 /* Planes or rows of x that fit in shared memory, and little idle time of threads at the end. */
 static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     enum { MEMORY = 32 << 10, TAPS = 49, EXTENT = 16, PLANES = 32 };
@@ -9771,7 +9872,9 @@ static void emit_conv(emit *e, uint32_t node) {
     }
     if (at_bias) bias = view_of(e, input(e, node, (uint32_t)at_bias));
     if (at_residual) residual = view_of(e, input(e, node, (uint32_t)at_residual));
-    if (emit_conv_depth(e, node, bias, residual) || emit_conv_rows(e, node, bias, residual)) return;
+    if (emit_conv_depth_rows(e, node, bias, residual) || emit_conv_depth(e, node, bias, residual) ||
+        emit_conv_rows(e, node, bias, residual))
+        return;
     bool few = filters <= CONV_FEW;
     int64_t blocks = few ? blocks_for(count, 256)
                          : blocks_for(count / out->dims[1], CONV_TILE) * blocks_for(filters, CONV_TILE) * a[1];
@@ -15206,29 +15309,18 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text,
-                                       random_text,
-                                       reduction_text,
-                                       rows_text,
-                                       product_text,
-                                       tensor_text,
-                                       sample_text,
-                                       along_text,
-                                       expert_text,
-                                       quant_text,
-                                       conv_text,
-                                       conv_rows_text,
-                                       conv_depth_text,
-                                       pool_text,
-                                       interpolate_text,
-                                       recurrent_text,
-                                       recurrent_back_text,
-                                       attention_text,
-                                       page_text,
-                                       one_text,
-                                       few_text,
-                                       solve_text,
-                                       NULL };
+static const char *const prelude[] = { shared_text,     random_text,
+                                       reduction_text,  rows_text,
+                                       product_text,    tensor_text,
+                                       sample_text,     along_text,
+                                       expert_text,     quant_text,
+                                       conv_text,       conv_rows_text,
+                                       conv_depth_text, conv_depth_rows_text,
+                                       pool_text,       interpolate_text,
+                                       recurrent_text,  recurrent_back_text,
+                                       attention_text,  page_text,
+                                       one_text,        few_text,
+                                       solve_text,      NULL };
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 

@@ -2457,6 +2457,34 @@ static void convs_around_pools_agree_with_the_cpu(void) {
     }
 }
 
+/* c images of a channels, side b: between convs of one tap, filters of one channel each, some past a residual. */
+static gn_tensor build_depthwise(gn_ctx *g, const job *j, void **data) {
+    const gn_conv_desc plain = { 0 };
+    gn_conv_desc near = { .before = { 1, 1 }, .after = { 1, 1 }, .groups = j->a, .clamps = true, .most = 6 },
+                 far = { .stride = { 2, 2 }, .before = { 2, 3 }, .after = { 2, 1 }, .groups = j->a };
+    gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->c, j->a, j->b, j->b + 1), data[0]),
+              w = gn_data(g, j->d, GN_SHAPE(j->a, j->a, 1, 1), data[1]),
+              bias = gn_data(g, j->d, GN_SHAPE(j->a), data[4]), h = gn_conv(x, w, GN_NONE, &plain);
+    near.residual = h;
+    h = gn_conv(h, gn_data(g, j->d, GN_SHAPE(j->a, 1, 3, 3), data[2]), bias, &near);
+    return gn_conv(gn_conv(h, gn_data(g, j->d, GN_SHAPE(j->a, 1, 5, 5), data[3]), GN_NONE, &far), w, GN_NONE, &plain);
+}
+
+static void depthwise_convs_between_others_agree_with_the_cpu(void) {
+    static const job jobs[] = { { GN_BF16, 64, 9, 3, 0, 0 },
+                                { GN_F16, 24, 12, 2, 0, 0 },
+                                { GN_BF16, 200, 7, 2, 0, 0 } };
+    for (int i = 0; i < TEST_COUNT(jobs); i++) {
+        const job *j = &jobs[i];
+        const int64_t n[] = { j->c * j->a * j->b * (j->b + 1), j->a * j->a, j->a * 9, j->a * 25, j->a };
+        const double scale[] = { 1, 1 / sqrt((double)j->a), 0.3, 0.2, 1 };
+        void *data[5];
+        for (int k = 0; k < 5; k++) data[k] = random_bytes(j->d, n[k], scale[k]);
+        compare("depthwise convs", build_depthwise, j, data, 0.02);
+        for (int k = 0; k < 5; k++) free(data[k]);
+    }
+}
+
 /* Pictures are held as rows of channels, seen as planes: two steps of a conv, of which each reads what the last wrote. */
 static void states_of_rows_agree_with_the_cpu(void) {
     if (compiles_only) {
@@ -2659,6 +2687,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(convs_with_residuals_agree_with_the_cpu),
     TEST_ENTRY(convs_of_few_channels_agree_with_the_cpu),
     TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
+    TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
     TEST_ENTRY(matrices_solved_by_panels_have_the_bits_of_the_cpu),
