@@ -8996,7 +8996,8 @@ typedef struct conv_rows {
 } conv_rows;
 
 /* Few channels: the taps of the last axis are one tap, of all their channels, where each begins at 16 bytes. Places are
-   `pixel` elements wide, in lines of `line`. real: channels of x, places of it, taps, places before them on that axis. */
+   `pixel` elements wide, in lines of `line`. real: channels of x, places of it, taps, places before them on that
+   axis. */
 static void conv_rows_join(conv_rows *c) {
     int64_t wide = c->channels, taps = c->kernel[2], step = c->stride[2];
     while (wide < 8 && wide * step % 8) wide++;
@@ -9100,8 +9101,8 @@ static bool conv_is_flat(const emit *e, const conv_rows *c) {
     return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
 }
 
-/* Warpgroup kernels: tile, stages, parts of k (blocks of a cluster), blocks that a processor has at once; what a step of
-   64 k and what the end of a tile takes (us, measured on an H100). Forms of two blocks hide much of the ends. */
+/* Warpgroup kernels: tile, stages, parts of k (blocks of a cluster), blocks that a processor has at once; what a step
+   of 64 k and what the end of a tile takes (us, measured on an H100). Forms of two blocks hide much of the ends. */
 static const struct fed_form {
     int height, width, stages, parts, blocks;
     double step, edge;
@@ -9543,8 +9544,8 @@ static uint32_t assigned(const emit *e, uint32_t i) {
                                                                                                         : i;
 }
 
-/* What a node is for one that reads it: rows of channels would save it a copy of x, or are as good as planes; a residual
-   lies as what it is added to. */
+/* What a node is for one that reads it: rows of channels would save it a copy of x, or are as good as planes; a
+   residual lies as what it is added to. */
 static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int hints) {
     conv_rows c;
     if (input_index && assigned(e, reader) != reader) return hints;

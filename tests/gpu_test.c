@@ -2485,7 +2485,8 @@ static void depthwise_convs_between_others_agree_with_the_cpu(void) {
     }
 }
 
-/* Pictures are held as rows of channels, seen as planes: two steps of a conv, of which each reads what the last wrote. */
+/* Pictures are held as rows of channels, seen as planes: two steps of a conv, of which each reads what the last one
+   wrote. */
 static void states_of_rows_agree_with_the_cpu(void) {
     if (compiles_only) {
         test_skip("kernels are compiled, not run");
