@@ -9101,6 +9101,12 @@ static bool conv_is_flat(const emit *e, const conv_rows *c) {
     return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
 }
 
+/* Its result becomes rows of channels, see conv_keep_rows. */
+static bool conv_keeps(const emit *e, const conv_rows *c) {
+    const gn_view *out = view_of(e, c->node);
+    return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
+}
+
 /* Warpgroup kernels: tile, stages, parts of k (blocks of a cluster), blocks that a processor has at once; what a step
    of 64 k and what the end of a tile takes (us, measured on an H100). Forms of two blocks hide much of the ends. */
 static const struct fed_form {
@@ -9110,14 +9116,16 @@ static const struct fed_form {
                   { 64, 256, 5, 1, 1, 0.4, 1.5 },    { 64, 128, 8, 1, 1, 0.225, 0.7 },
                   { 128, 128, 6, 2, 1, 0.335, 7.5 }, { 128, 128, 6, 4, 1, 0.335, 9 },
                   { 64, 128, 8, 2, 1, 0.225, 7 },    { 64, 128, 8, 4, 1, 0.225, 8 },
-                  { 128, 128, 3, 1, 2, 0.355, 1.3 }, { 64, 128, 4, 1, 2, 0.27, 0.5 } };
+                  { 128, 128, 3, 1, 2, 0.355, 1.3 }, { 64, 128, 4, 1, 2, 0.27, 0.6 } };
 
-/* A residual is read at the end of a tile, which waits for it. */
-static double fed_us(const emit *e, const product *p, const struct fed_form *f, bool residual) {
+/* A residual is read at the end of a tile, which waits for it. Two blocks to a processor are of use where both have a
+   tile; one of planes they would read in small pieces. */
+static double fed_us(const emit *e, const product *p, const struct fed_form *f, bool residual, bool kept) {
     enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
     const int64_t tiles = blocks_for(p->m, f->height) * blocks_for(p->n, f->width) * p->batches * f->parts,
                   steps = blocks_for(blocks_for(p->k, 64), f->parts), processors = emit_processors(e),
-                  turns = tiles > processors ? blocks_for(tiles, f->blocks * processors) * f->blocks : 1;
+                  turns = blocks_for(tiles, f->blocks * processors) * f->blocks;
+    if (f->blocks > 1 && (tiles <= processors || (residual && !kept))) return 1e300;
     if (tiles >= 0x7fffffff || (f->parts > 1 && (steps < FED_STEPS || !emit_has_clusters(e)))) return 1e300;
     return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1));
 }
@@ -9129,10 +9137,11 @@ static void conv_rows_choose(const emit *e, conv_rows *c) {
     c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
     product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
     if (c->fed) {
-        const bool residual = c->residual != GN_NO_NODE;
+        const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
         const struct fed_form *best = fed_forms;
         for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
-            if (fed_us(e, &p, &fed_forms[i], residual) < fed_us(e, &p, best, residual)) best = &fed_forms[i];
+            if (fed_us(e, &p, &fed_forms[i], residual, kept) < fed_us(e, &p, best, residual, kept))
+                best = &fed_forms[i];
         c->height = best->height;
         c->width = best->width;
         c->stages = best->stages;
@@ -9336,12 +9345,6 @@ static void emit_conv_ready(emit *e, const conv_rows *c) {
         put(&e->body, "  %sconv_lay%s<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
             c->pixel ? "_pixels" : "", (long long)filters);
     emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
-}
-
-/* Its result becomes rows of channels, see conv_keep_rows. */
-static bool conv_keeps(const emit *e, const conv_rows *c) {
-    const gn_view *out = view_of(e, c->node);
-    return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
 }
 
 /* What conv_put, conv_tensor and conv_fed call P. */
@@ -9741,13 +9744,13 @@ static const char conv_depth_rows_text[] =
     "  enum { I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S2 = P::S2, DL2 = P::DL2, C = "
     "P::GROUPS, ACROSS = (C / 8 + OB - 1) / OB, STRIPS = (O2 + R - 1) / R, ALL = P::IMAGES * O1 * STRIPS, EACH = 256 / "
     "OB, WINDOW = (R - 1) * S2 + (K2 - 1) * DL2 + 1 };\n"
-    "  __shared__ __align__(16) float taps[K1 * K2][OB * 8];\n"
+    "  __shared__ __align__(16) float taps[K1 * K2][OB * 8 + 4];\n"
     "  const int t = threadIdx.x, left = blockIdx.x % ACROSS * OB, octet = left + t % OB, blocks = gridDim.x / ACROSS, "
     "part = (ALL + blocks * EACH - 1) / (blocks * EACH) * EACH, first = blockIdx.x / ACROSS * part, end = first + part "
     "< ALL ? first + part : (int)ALL;\n"
-    "  for (int i = t; i < K1 * K2 * OB * 8; i += 256) {\n"
-    "    const int c = left * 8 + i % (OB * 8);\n"
-    "    taps[i / (OB * 8)][i % (OB * 8)] = c < C ? conv_weight<P>(w, c, 0, 0, i / (OB * 8)) : 0.f;\n"
+    "  _Pragma(\"unroll 8\") for (int i = t; i < K1 * K2 * OB * 8; i += 256) {   // a channel's filter lies together\n"
+    "    const int c = i / (K1 * K2);\n"
+    "    taps[i % (K1 * K2)][c] = left * 8 + c < C ? conv_weight<P>(w, left * 8 + c, 0, 0, i % (K1 * K2)) : 0.f;\n"
     "  }\n"
     "  __syncthreads();\n"
     "  for (int s = first + t / OB; s < end && octet < C / 8; s += EACH) {\n"
@@ -9810,6 +9813,7 @@ static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, co
         lies_as_rows(out), bias ? "bias" : "0", residual ? "residual" : "0");
     char name[64];
     snprintf(name, sizeof name, "conv_depth_rows_%s", gn_dtype_name(x->dtype));
+    e->bounds = "__launch_bounds__(256, 2)";
     emit_launch(e, name, (uint64_t)((blocks < all ? blocks : all) * across), 1, 256);
     return true;
 }
