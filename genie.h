@@ -1304,8 +1304,9 @@ typedef struct gn_conv_desc {
    rounded down. If transposed, w is (C,M/groups,…), x[n,c,i] w[c,m,k] is added to y[n,m, i * stride + k * dilation
    - before], and the size is (in - 1) * stride + (kernel - 1) * dilation + 1 - before - after + extra (Dumoulin & Visin
    2016). desc NULL: as if all zero. What lies outside may count as zeros or be left out: where w[m] has an infinity or
-   NaN, places at the border may be NaN on one device and not on another. Errors: GN_BAD_RANK, GN_BAD_SHAPE,
-   GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by all its tensors. */
+   NaN, places at the border may be NaN on one device and not on another. On a GPU, in 16 bits, pictures that are held
+   as (N,H,W,C) and permuted to (N,C,H,W) are read as they lie, and results that are permuted back into a state are
+   written so. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by all its tensors. */
 GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)

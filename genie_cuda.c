@@ -1082,6 +1082,14 @@ static const char shared_text[] =
     "  UNROLL for (int i = 0; i < V; i++) u.e[i] = d[i];\n"
     "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) ((W *)p)[i] = u.w[i];\n"
     "}\n"
+    "// The same of a place that was reckoned in 64 bits by divisions: the compiler would split it into 4 bytes each.\n"
+    "#ifdef GN_HOST\n"
+    "#define OPAQUE(p)\n"
+    "#else\n"
+    "#define OPAQUE(p) asm(\"\" : \"+l\"(p))\n"
+    "#endif\n"
+    "template <int V, class T> M void vput(T *p, const T *d) { OPAQUE(p); vstore<V>(p, d); }\n"
+    "template <int V, class T> M void vget(T *d, const T *p) { OPAQUE(p); vload<V>(d, p); }\n"
     "// The same of memory that no kernel of this launch writes: may be read before earlier stores are done.\n"
     "#ifdef GN_HOST\n"
     "#define CONSTANT(p) (*(p))\n"
@@ -1756,7 +1764,7 @@ typedef struct launch {
 
 /* How a weight's filters are packed: what their packed bytes depend on beside it. Compared as bytes. */
 typedef struct packed_form {
-    int64_t dtype, offset, strides[5], groups, filters, channels, padded, kernel[3], transposed, turned;
+    int64_t dtype, offset, strides[5], groups, filters, channels, padded, kernel[3], pixel, transposed, turned;
 } packed_form;
 
 /* Filters of a weight as a plan's kernels read them, and where in scratch memory they are packed in each run when there
@@ -8849,7 +8857,7 @@ static const char conv_rows_text[] =
     "  u16 v[8];\n"
     "  if (at >= P::IN) return;\n"
     "  UNROLL for (int c = 0; c < 8; c++) v[c] = c < P::CG ? x[from + c * P::XC] : (u16)0;\n"
-    "  vstore<8>(o + (n * P::IN + at) * 8, v);\n"
+    "  vput<8>(o + (n * P::IN + at) * 8, v);\n"
     "}\n"
     "template <class P> M void conv_lay(const u16 *x, u16 *o, int block) {\n"
     "  if (P::FEW) { conv_lay_few<P>(x, o, block); return; }\n"
@@ -8870,42 +8878,62 @@ static const char conv_rows_text[] =
     "    const int i = t + q * 256, p = i / 8, c = i % 8 * 8;\n"
     "    u16 v[8];\n"
     "    UNROLL for (int j = 0; j < 8; j++) v[j] = tile[c + j][p];\n"
-    "    if (place + p < P::IN && left + c < WIDTH) vstore<8>(o + (n * P::IN + place + p) * WIDTH + left + c, v);\n"
+    "    if (place + p < P::IN && left + c < WIDTH) vput<8>(o + (n * P::IN + place + p) * WIDTH + left + c, v);\n"
     "  }\n"
     "}\n"
+    "// x as rows of places of PX channels, with what is before the first: (images, I0 * I1, EACH * 8), of which a "
+    "thread writes 8 elements. P: I2, strides XN XC X0 X1 X2, CG, I1, LINES (of all images), IN (of an image), BEFORE\n"
+    "template <class P> M void conv_lay_pixels(const u16 *x, u16 *o, int block) {\n"
+    "  const int i = block * 256 + threadIdx.x, line = i / P::EACH, at = i % P::EACH * 8;\n"
+    "  const u16 *from = x + line / P::IN * P::XN + line % P::IN / P::I1 * P::X0 + line % P::I1 * P::X1;\n"
+    "  u16 v[8];\n"
+    "  if (line >= P::LINES) return;\n"
+    "  UNROLL for (int j = 0; j < 8; j++) {\n"
+    "    const int c = (at + j) % P::PX, place = (at + j) / P::PX - P::BEFORE;\n"
+    "    v[j] = c < P::CG && place >= 0 && place < P::I2 ? from[c * P::XC + place * P::X2] : (u16)0;\n"
+    "  }\n"
+    "  vput<8>(o + (i64)i * 8, v);\n"
+    "}\n"
     "// The filters as rows of (taps, CP) elements, zeros from channel CG on: a thread writes two channels of all "
-    "taps. P as for conv_tile; TURNED: the last tap first\n"
+    "taps. P as for conv_tile; TURNED: the last tap first; PX: those along the last axis are one, of PX channels each\n"
     "template <class P, int CP, bool TURNED> M void conv_filters(const typename P::T *w, typename P::T *o, int block) "
     "{\n"
-    "  enum { TAPS = P::K0 * P::K1 * P::K2, HALF = CP / 2 };\n"
-    "  const i64 i = (i64)block * 256 + threadIdx.x, c = i % HALF * 2, m = i / HALF;\n"
+    "  enum { WIDE = P::PX ? P::K2 : 1, TAPS = P::K0 * P::K1 * P::K2 / WIDE, HALF = CP / 2, PX = P::PX ? P::PX : CP "
+    "};\n"
+    "  const i64 i = (i64)block * 256 + threadIdx.x, e = i % HALF * 2, m = i / HALF;\n"
     "  const typename P::T none = {};\n"
     "  if (m >= P::GROUPS * P::MG) return;\n"
     "  _Pragma(\"unroll 4\") for (int tap = 0; tap < TAPS; tap++) {\n"
     "    typename P::T v[2];\n"
-    "    UNROLL for (int j = 0; j < 2; j++) v[j] = c + j < P::CG ? conv_filter<P>(w, m / P::MG, m % P::MG, c + j, "
-    "TURNED ? TAPS - 1 - tap : tap) : none;\n"
-    "    vstore<2>(o + (m * TAPS + tap) * CP + c, v);\n"
-    "  }\n"
-    "}\n"
-    "// Of a warp's 8 rows of 32 columns, of which each of four lanes has two of every eight: eight neighbours of a "
-    "row to each lane, or (DOWN) of a column; from column conv_lane on.\n"
-    "template <bool DOWN> M int conv_lane() { const int l = threadIdx.x & 31; return DOWN ? l / 8 * 8 + l % 4 * 2 + l "
-    "/ 4 % 2 : l % 4 * 8; }\n"
-    "template <bool DOWN> M void conv_turn(float *v) {\n"
-    "  const int l = threadIdx.x & 31;\n"
-    "  enum { STEP = DOWN ? 1 : 2, LANES = DOWN ? 4 : 1 };\n"
-    "  UNROLL for (int bit = 1; bit < 8 / STEP; bit *= 2) {\n"
-    "    const bool up = l / LANES & bit;\n"
-    "    UNROLL for (int i = 0; i < 8; i++) {\n"
-    "      if (i / STEP & bit) continue;\n"
-    "      const float in = __shfl_xor_sync(0xffffffffu, up ? v[i] : v[i + bit * STEP], bit * LANES);\n"
-    "      v[i] = up ? in : v[i];\n"
-    "      v[i + bit * STEP] = up ? v[i + bit * STEP] : in;\n"
+    "    UNROLL for (int j = 0; j < 2; j++) {\n"
+    "      const i64 c = (e + j) % PX, at = (e + j) / PX;\n"
+    "      v[j] = c < P::CG && at < WIDE ? conv_filter<P>(w, m / P::MG, m % P::MG, c, TURNED ? TAPS - 1 - tap : tap * "
+    "WIDE + at) : none;\n"
     "    }\n"
+    "    vstore<2>(o + (m * TAPS + tap) * CP + e, v);\n"
     "  }\n"
     "}\n"
-    "// The residual of 8 sums: of filter m at the places from column p on, or (KEEP) of the filters from m on at "
+    "// A warp's sums of 16 rows (filters) by 32 columns (places): element i * 8 + b of a lane is of row l / 4 + 8 i, "
+    "column l % 4 * 2 + b % 2 + b / 2 * 8. Swaps bit BIT of an element's number with bit LANE of the lane's.\n"
+    "template <int BIT, int LANE> M void conv_swap(float *v) {\n"
+    "  const bool up = threadIdx.x & LANE;\n"
+    "  UNROLL for (int i = 0; i < 16; i++) {\n"
+    "    if (i & BIT) continue;\n"
+    "    const float in = __shfl_xor_sync(0xffffffffu, up ? v[i] : v[i + BIT], LANE);\n"
+    "    v[i] = up ? in : v[i];\n"
+    "    v[i + BIT] = up ? v[i + BIT] : in;\n"
+    "  }\n"
+    "}\n"
+    "// Then a lane has two units of eight: eight places of a filter, or (DOWN) eight filters at a place, of which two "
+    "lanes have 32 bytes of a row of channels and 16 have neighbours in a plane.\n"
+    "template <class P> M int conv_unit_row(int u) { const int l = threadIdx.x & 31; return P::DOWN ? (l >> 2 & 1) * 8 "
+    ": (l >> 2) + u * 8; }\n"
+    "template <class P> M int conv_unit_column(int u) { const int l = threadIdx.x & 31; return P::DOWN ? (l & 3) * 2 + "
+    "(l >> 3 & 1) + (l >> 4) * 8 + u * 16 : (l & 3) * 8; }\n"
+    "// Element j of unit u after the swaps.\n"
+    "template <class P> M constexpr int conv_unit_element(int u, int j) { return P::DOWN ? (j & 1) * 8 + (j >> 1 & 3) "
+    "+ u * 4 : u * 8 + j; }\n"
+    "// The residual of a unit: of filter m at the places from column p on, or (DOWN) of the filters from m on at "
     "place p. P: T, m (filters of a group), PITCH (columns of an image), FILTERS, PLACES (all columns), OUT (places of "
     "an image), V (places that are stored at once), BIAS, RES, CLAMP, BS; KEEP: the result is rows of channels; DENSE: "
     "the residual lies as the result, else RN RM R0 R1 R2, O1 O2\n"
@@ -8913,65 +8941,60 @@ static const char conv_rows_text[] =
     "P::O2) * P::R0 + at / P::O2 % P::O1 * P::R1 + at % P::O2 * P::R2; }\n"
     "template <class P> M void conv_residual(typename P::T *r, const typename P::T *residual, int group, int m, int p) "
     "{\n"
-    "  enum { V = P::KEEP ? 1 : P::V };\n"
+    "  enum { V = P::DOWN ? 8 : P::V };\n"
     "  if (!P::RES || m >= P::m) return;\n"
     "  const int f = group * P::m + m;\n"
-    "  UNROLL for (int i = 0; i < (P::KEEP ? 1 : 8); i += V) {\n"
+    "  UNROLL for (int i = 0; i < 8; i += V) {\n"
     "    const int n = (p + i) / P::PITCH, at = (p + i) % P::PITCH;\n"
     "    if (p + i >= P::PLACES || at >= P::OUT) continue;\n"
-    "    if (P::DENSE && P::KEEP) vload<8>(r, residual + ((i64)n * P::OUT + at) * P::FILTERS + f);\n"
-    "    else if (P::DENSE) vload<V>(r + i, residual + ((i64)n * P::FILTERS + f) * P::OUT + at);\n"
-    "    else UNROLL for (int j = 0; j < (P::KEEP ? 8 : (int)V); j++) r[i + j] = P::KEEP ? residual[conv_apart<P>(n, f "
-    "+ j, at)] : residual[conv_apart<P>(n, f, at + j)];\n"
+    "    if (P::DENSE && P::KEEP) vget<8>(r, residual + ((i64)n * P::OUT + at) * P::FILTERS + f);\n"
+    "    else if (P::DENSE && !P::DOWN) vget<V>(r + i, residual + ((i64)n * P::FILTERS + f) * P::OUT + at);\n"
+    "    else UNROLL for (int j = 0; j < V; j++) {\n"
+    "      const int g = P::DOWN ? j : 0, q = P::DOWN ? 0 : j;\n"
+    "      if (m + g < P::m) r[i + j] = residual[P::DENSE ? ((i64)n * P::FILTERS + f + g) * P::OUT + at : "
+    "conv_apart<P>(n, f + g, at + q)];\n"
+    "    }\n"
     "  }\n"
     "}\n"
-    "// Sums of filter m at 8 places from column p on, with what follows them; r: their residual.\n"
-    "template <class P> M void conv_put(const typename P::T *bias, const typename P::T *r, typename P::T *o, int "
-    "group, int m, int p, const float *v) {\n"
+    "template <class P> M void conv_finish(typename P::T &y, float s, typename P::T r) {\n"
+    "  if (P::RES) s += get(r);\n"
+    "  if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "  put(y, s);\n"
+    "}\n"
+    "// A unit's sums, to which the bias has been added, with what follows them; r: their residual.\n"
+    "template <class P> M void conv_put(const typename P::T *r, typename P::T *o, int group, int m, int p, const float "
+    "*v) {\n"
+    "  enum { V = P::DOWN ? 8 : P::V };\n"
     "  if (m >= P::m) return;\n"
     "  const int f = group * P::m + m;\n"
-    "  const float more = P::BIAS ? get(bias[f * P::BS]) : 0.f;\n"
-    "  UNROLL for (int i = 0; i < 8; i += P::V) {\n"
+    "  UNROLL for (int i = 0; i < 8; i += V) {\n"
     "    const int n = (p + i) / P::PITCH, at = (p + i) % P::PITCH;\n"
     "    if (p + i >= P::PLACES || at >= P::OUT) continue;\n"
-    "    typename P::T y[P::V];\n"
-    "    UNROLL for (int j = 0; j < P::V; j++) {\n"
-    "      float s = v[i + j];\n"
-    "      if (P::BIAS) s += more;\n"
-    "      if (P::RES) s += get(r[i + j]);\n"
-    "      if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
-    "      put(y[j], s);\n"
-    "    }\n"
-    "    vstore<P::V>(o + ((i64)n * P::FILTERS + f) * P::OUT + at, y);\n"
+    "    typename P::T y[V];\n"
+    "    UNROLL for (int j = 0; j < V; j++) conv_finish<P>(y[j], v[i + j], r[i + j]);\n"
+    "    if (P::KEEP) vput<V>(o + ((i64)n * P::OUT + at) * P::FILTERS + f, y);\n"
+    "    else if (!P::DOWN) vput<V>(o + ((i64)n * P::FILTERS + f) * P::OUT + at, y);\n"
+    "    else UNROLL for (int j = 0; j < V; j++) if (m + j < P::m) o[((i64)n * P::FILTERS + f + j) * P::OUT + at] = "
+    "y[j];\n"
     "  }\n"
     "}\n"
-    "// The same of 8 filters from m on at one place, which become a part of a row of channels.\n"
-    "template <class P> M void conv_keep(const typename P::T *bias, const typename P::T *r, typename P::T *o, int "
-    "group, int m, int p, const float *v) {\n"
-    "  const int n = p / P::PITCH, at = p % P::PITCH, f = group * P::m + m;\n"
-    "  if (m >= P::m || p >= P::PLACES || at >= P::OUT) return;\n"
-    "  typename P::T y[8];\n"
-    "  UNROLL for (int j = 0; j < 8; j++) {\n"
-    "    float s = v[j];\n"
-    "    if (P::BIAS) s += get(bias[(f + j) * P::BS]);\n"
-    "    if (P::RES) s += get(r[j]);\n"
-    "    if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
-    "    put(y[j], s);\n"
-    "  }\n"
-    "  vstore<8>(o + ((i64)n * P::OUT + at) * P::FILTERS + f, y);\n"
-    "}\n"
-    "// Of a warp's sums of 8 rows from m on at 32 columns from `col` on: their residual, and what is stored.\n"
+    "template <class P> M float conv_bias(const typename P::T *bias, int group, int m) { return P::BIAS && m < P::m ? "
+    "get(bias[(group * P::m + m) * P::BS]) : 0.f; }\n"
+    "// Of a warp's 16 rows from m on, 32 columns from `col` on: their residual, and what is stored.\n"
     "template <class P> M void conv_before(typename P::T *r, const typename P::T *residual, int group, int m, int col) "
     "{\n"
-    "  if (P::RES) conv_residual<P>(r, residual, group, P::KEEP ? m : m + (threadIdx.x >> 2 & 7), col + "
-    "conv_lane<P::KEEP>());\n"
+    "  UNROLL for (int u = 0; u < 2; u++) conv_residual<P>(r + u * 8, residual, group, m + conv_unit_row<P>(u), col + "
+    "conv_unit_column<P>(u));\n"
     "}\n"
-    "template <class P> M void conv_store(const typename P::T *bias, const typename P::T *r, typename P::T *o, int "
-    "group, int m, int col, float *v) {\n"
-    "  conv_turn<P::KEEP>(v);\n"
-    "  const int p = col + conv_lane<P::KEEP>();\n"
-    "  if (P::KEEP) conv_keep<P>(bias, r, o, group, m, p, v); else conv_put<P>(bias, r, o, group, m + (threadIdx.x >> "
-    "2 & 7), p, v);\n"
+    "template <class P> M void conv_store(const typename P::T *r, typename P::T *o, int group, int m, int col, float "
+    "*v) {\n"
+    "  if (P::DOWN) { conv_swap<8, 4>(v); conv_swap<1, 8>(v); conv_swap<2, 16>(v); }\n"
+    "  else { conv_swap<2, 1>(v); conv_swap<4, 2>(v); }\n"
+    "  UNROLL for (int u = 0; u < 2; u++) {\n"
+    "    float w[8];\n"
+    "    UNROLL for (int j = 0; j < 8; j++) w[j] = v[conv_unit_element<P>(u, j)];\n"
+    "    conv_put<P>(r + u * 8, o, group, m + conv_unit_row<P>(u), col + conv_unit_column<P>(u), w);\n"
+    "  }\n"
     "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "D int conv_meet(int start, int tap, int step, int dilation, int in, bool transposed) {\n"
@@ -9032,12 +9055,18 @@ static const char conv_rows_text[] =
     "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, 0, wm, wn);\n"
     "  }\n"
     "  let_next_start();\n"
-    "  UNROLL for (int i = 0; i < MI * 2; i++) UNROLL for (int j = 0; j < NJ; j += 4) {\n"
-    "    float v[8];\n"
-    "    UNROLL for (int b = 0; b < 8; b++) v[b] = acc[(i / 2 * NJ + j + b / 2) * 4 + i % 2 * 2 + b % 2];\n"
-    "    typename P::T r[8];\n"
-    "    conv_before<P>(r, residual, (int)z, row + wm + i / 2 * 16 + i % 2 * 8, col + wn + j * 8);\n"
-    "    conv_store<P>(bias, r, o, (int)z, row + wm + i / 2 * 16 + i % 2 * 8, col + wn + j * 8, v);\n"
+    "  UNROLL for (int i = 0; i < MI; i++) {\n"
+    "    const int m = row + wm + i * 16;\n"
+    "    float more[2];\n"
+    "    UNROLL for (int h = 0; h < 2; h++) more[h] = conv_bias<P>(bias, (int)z, m + (l >> 2) + h * 8);\n"
+    "    UNROLL for (int j = 0; j < NJ; j += 4) {\n"
+    "      float v[16];\n"
+    "      typename P::T r[16];\n"
+    "      UNROLL for (int b = 0; b < 16; b++) v[b] = acc[(i * NJ + j + b % 8 / 2) * 4 + b / 8 * 2 + b % 2] + more[b / "
+    "8];\n"
+    "      conv_before<P>(r, residual, (int)z, m, col + wn + j * 8);\n"
+    "      conv_store<P>(r, o, (int)z, m, col + wn + j * 8, v);\n"
+    "    }\n"
     "  }\n"
     "}\n"
     "#endif\n";
@@ -9099,25 +9128,38 @@ static const char warpgroup_conv_text[] =
     "  conv_release<P>(empty, it++);\n"
     "}\n"
     "// KC blocks of a cluster share the steps of a tile: each adds some rows of their sums, which lie from base on.\n"
-    "template <class P> M void conv_join(const typename P::T *bias, const typename P::T *residual, typename P::T *o, "
-    "u32 "
-    "base, u32 rank) {\n"
-    "  enum { ALONG = P::KEEP ? P::BM : P::BW, LINES = (P::KEEP ? P::BW : P::BM) / P::KC };\n"
+    "template <class P> M void conv_join(const typename P::T *residual, typename P::T *o, u32 base, u32 rank) {\n"
+    "  enum { ALONG = P::DOWN ? P::BM : P::BW, LINES = (P::DOWN ? P::BW : P::BM) / P::KC, EACH = ALONG / 8, UNITS = "
+    "LINES * EACH / 256 };\n"
+    "  typename P::T more[UNITS][8];\n"
     "  u32 z;\n"
     "  int row, col;\n"
     "  product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
-    "  for (int i = threadIdx.x; i < LINES * (ALONG / 8); i += 256) {\n"
-    "    const int r = (int)rank * LINES + i / (ALONG / 8), c = i % (ALONG / 8) * 8;\n"
-    "    float v[8] = {};\n"
+    "  // neighbours in memory to neighbouring threads: along a line but where it is a place of planes\n"
+    "  enum { ACROSS = P::DOWN && !P::KEEP };\n"
+    "  UNROLL for (int u = 0; u < UNITS; u++) {\n"
+    "    const int i = threadIdx.x + u * 256, r = (int)rank * LINES + (ACROSS ? i % LINES : i / EACH), c = (ACROSS ? i "
+    "/ LINES : i % EACH) * 8;\n"
+    "    conv_residual<P>(more[u], residual, (int)z, row + (P::DOWN ? c : r), col + (P::DOWN ? r : c));\n"
+    "  }\n"
+    "  cluster_sync();\n"
+    "  float v[UNITS][8];\n"
+    "  UNROLL for (int u = 0; u < UNITS; u++) {\n"
+    "    const int i = threadIdx.x + u * 256, r = (int)rank * LINES + (ACROSS ? i % LINES : i / EACH), c = (ACROSS ? i "
+    "/ LINES : i % EACH) * 8;\n"
+    "    UNROLL for (int h = 0; h < 8; h++) v[u][h] = 0.f;\n"
     "    UNROLL for (int p = 0; p < P::KC; p++) UNROLL for (int h = 0; h < 8; h += 4) {\n"
     "      const float4 q = cluster_load4(base + (r * (ALONG + 8) + c + h) * 4, p);\n"
-    "      v[h] += q.x; v[h + 1] += q.y; v[h + 2] += q.z; v[h + 3] += q.w;\n"
+    "      v[u][h] += q.x; v[u][h + 1] += q.y; v[u][h + 2] += q.z; v[u][h + 3] += q.w;\n"
     "    }\n"
-    "    typename P::T more[8];\n"
-    "    conv_residual<P>(more, residual, (int)z, row + (P::KEEP ? c : r), col + (P::KEEP ? r : c));\n"
-    "    if (P::KEEP) conv_keep<P>(bias, more, o, (int)z, row + c, col + r, v); else conv_put<P>(bias, more, o, "
-    "(int)z, row + r, col + c, v);\n"
     "  }\n"
+    "  cluster_arrive();\n"
+    "  UNROLL for (int u = 0; u < UNITS; u++) {\n"
+    "    const int i = threadIdx.x + u * 256, r = (int)rank * LINES + (ACROSS ? i % LINES : i / EACH), c = (ACROSS ? i "
+    "/ LINES : i % EACH) * 8;\n"
+    "    conv_put<P>(more[u], o, (int)z, row + (P::DOWN ? c : r), col + (P::DOWN ? r : c), v[u]);\n"
+    "  }\n"
+    "  cluster_wait();   // no block leaves while another reads its memory\n"
     "}\n"
     "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::T *bias, const "
     "typename P::T *residual, typename P::T *o) {\n"
@@ -9133,12 +9175,12 @@ static const char warpgroup_conv_text[] =
     "  }\n"
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= 256) {\n"
-    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
+    "    if (P::BLOCKS == 1) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
     "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty, first, steps);\n"
     "    __syncwarp();\n"
     "    if (P::KC > 1) { cluster_sync(); cluster_sync(); }\n"
     "  } else {\n"
-    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
+    "    if (P::BLOCKS == 1) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
     "    const int t = threadIdx.x, wg = t >> 7, l = t & 31, down = (P::BM > 64 ? wg * 64 : 0) + (t >> 5 & 3) * 16, "
     "right = P::BM > 64 ? 0 : wg * P::WIDE;\n"
     "    float d[CELLS];\n"
@@ -9146,27 +9188,35 @@ static const char warpgroup_conv_text[] =
     "    int row, col;\n"
     "    for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "      product_tile<P>(tile, &z, &row, &col);\n"
+    "      const int m = row + down;\n"
+    "      typename P::T r[2][16];\n"
+    "      float more[2];\n"
+    "      UNROLL for (int h = 0; h < 2; h++) more[h] = rank ? 0.f : conv_bias<P>(bias, (int)z, m + (l >> 2) + h * "
+    "8);\n"
+    "      if (P::KC == 1 && P::BLOCKS == 1) UNROLL for (int i = 0; i < 2; i++) conv_before<P>(r[i], residual, (int)z, "
+    "m, col + right + i * 32);\n"
     "      conv_sums<P>(d, base, full, empty, it, steps);\n"
     "      if (P::KC > 1) {\n"
-    "        enum { DOWN = P::KEEP ? 1 : P::BW + 8, RIGHT = P::KEEP ? P::BM + 8 : 1 };\n"
+    "        enum { DOWN = P::DOWN ? 1 : P::BW + 8, RIGHT = P::DOWN ? P::BM + 8 : 1 };\n"
     "        float *mine = (float *)(panels + (base - at)) + (down + (l >> 2)) * DOWN + (right + (l & 3) * 2) * "
     "RIGHT;\n"
     "        group_sync<256>(1);               // no group still reads the stages\n"
     "        UNROLL for (int i = 0; i < CELLS; i++) mine[(i >> 1 & 1) * 8 * DOWN + ((i >> 2) * 8 + (i & 1)) * RIGHT] = "
-    "d[i];\n"
+    "d[i] + more[i >> 1 & 1];\n"
     "      } else _Pragma(\"unroll 1\") for (int j = 0; j < P::WIDE; j += 64) {\n"
-    "        UNROLL for (int i = 0; i < 4; i++) {\n"
-    "          typename P::T r[8];\n"
-    "          float v[8];\n"
-    "          conv_before<P>(r, residual, (int)z, row + down + i % 2 * 8, col + right + j + i / 2 * 32);\n"
-    "          UNROLL for (int b = 0; b < 8; b++) v[b] = d[i / 2 * 16 + b / 2 * 4 + i % 2 * 2 + b % 2];\n"
-    "          conv_store<P>(bias, r, o, (int)z, row + down + i % 2 * 8, col + right + j + i / 2 * 32, v);\n"
+    "        UNROLL for (int i = 0; i < 2; i++) {\n"
+    "          float v[16];\n"
+    "          UNROLL for (int b = 0; b < 16; b++) v[b] = d[i * 16 + b % 8 / 2 * 4 + b / 8 * 2 + b % 2] + more[b / "
+    "8];\n"
+    "          if (P::BLOCKS > 1) conv_before<P>(r[i], residual, (int)z, m, col + right + j + i * 32);\n"
+    "          conv_store<P>(r[i], o, (int)z, m, col + right + j + i * 32, v);\n"
+    "          if (P::BLOCKS == 1 && j + 64 < P::WIDE) conv_before<P>(r[i], residual, (int)z, m, col + right + j + 64 "
+    "+ i * 32);\n"
     "        }\n"
     "        UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
     "      }\n"
     "    }\n"
-    "    if (P::KC > 1) { cluster_sync(); conv_join<P>(bias, residual, o, base, rank); cluster_sync(); }   // no block "
-    "leaves while another reads its memory\n"
+    "    if (P::KC > 1) { conv_join<P>(residual, o, base, rank); }\n"
     "  }\n"
     "}\n";
 
@@ -9178,13 +9228,35 @@ typedef struct conv_rows {
     int64_t in[3], out[3], kernel[3], stride[3], dilation[3], before[3];
     int64_t inside, places, taps, padded; /* places of an image of x, of the result; channels of a tap */
     int64_t from[3], pitch;               /* strides of x; columns of the product for an image */
+    int64_t pixel, line, real[4];         /* see conv_rows_join */
     bool transposed, turned, fed, flat;
-    int height, width, stages, parts, step, warps[2];
+    int height, width, stages, parts, blocks, step, warps[2];
     bool x_lies, w_lies; /* as the kernel reads it */
     uint32_t w_packed;   /* 1 + the place of filters that are packed once, 0: they are packed in each run */
     size_t w_at;         /* in scratch memory, behind the rows */
     int64_t strides[4];  /* of the rows, elements: images, axes */
 } conv_rows;
+
+/* Few channels: the taps of the last axis are one tap, of all their channels, where each begins at 16 bytes. Places are
+   `pixel` elements wide, in lines of `line`. real: channels of x, places of it, taps, places before them on that
+   axis. */
+static void conv_rows_join(conv_rows *c) {
+    int64_t wide = c->channels, taps = c->kernel[2], step = c->stride[2];
+    while (wide < 8 && wide * step % 8) wide++;
+    if (c->transposed || c->turned || c->groups > 1 || wide * step % 8 || c->dilation[2] != 1 || step > taps ||
+        blocks_for(taps * wide, 8) >= taps * blocks_for(c->channels, 8) || c->before[2] < 0)
+        return;
+    const int64_t real[4] = { c->channels, c->in[2], taps, c->before[2] };
+    memcpy(c->real, real, sizeof real);
+    c->pixel = wide;
+    c->channels = blocks_for(taps * wide, 8) * 8;
+    c->line = (c->out[2] - 1) * step * wide + c->channels;
+    c->taps /= taps;
+    c->inside = c->inside / c->in[2] * c->out[2];
+    c->in[2] = c->out[2];
+    c->kernel[2] = c->stride[2] = 1;
+    c->before[2] = 0;
+}
 
 static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, const gn_view *residual, conv_rows *c) {
     const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
@@ -9227,8 +9299,11 @@ static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, cons
     }
     c->transposed = c->transposed && !c->turned;
     for (int i = 0; i < 3 && c->turned; i++) c->before[i] = (c->kernel[i] - 1) * c->dilation[i] - c->before[i];
-    return types[x->dtype].bytes == 2 && types[x->dtype].real && c->filters > CONV_FEW && c->channels > 0 &&
-           c->inside > 0;
+    if (types[x->dtype].bytes != 2 || !types[x->dtype].real || c->filters <= CONV_FEW || c->channels <= 0 ||
+        c->inside <= 0)
+        return false;
+    conv_rows_join(c);
+    return true;
 }
 
 /* Offsets and positions are counted in 32 bits. */
@@ -9247,8 +9322,8 @@ static bool conv_rows_fit(const conv_rows *c) {
 
 /* What TMA's windows can say: two axes, distances of 8 and 16 bits; 64 channels that belong to the group, or zeros. */
 static bool conv_is_fed(const emit *e, const conv_rows *c) {
-    bool is = emit_has_warpgroups(e) && (cu.window_map || e->device->compile_only) && !c->transposed && c->in[0] == 1 &&
-              c->kernel[0] == 1 && c->out[0] == 1 && c->stride[0] == 1 && !c->before[0] &&
+    bool is = emit_has_warpgroups(e) && (cu.window_map || e->device->compile_only) && !c->transposed && !c->pixel &&
+              c->in[0] == 1 && c->kernel[0] == 1 && c->out[0] == 1 && c->stride[0] == 1 && !c->before[0] &&
               (c->channels % 64 == 0 || (c->groups == 1 && c->channels % 64 > 31));
     for (int i = 1; i < 3 && is; i++) {
         int64_t reach = (c->kernel[i] - 1) * c->dilation[i],
@@ -9268,28 +9343,52 @@ static bool conv_is_flat(const emit *e, const conv_rows *c) {
     return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
 }
 
+/* Its result becomes rows of channels, see conv_keep_rows. */
+static bool conv_keeps(const emit *e, const conv_rows *c) {
+    const gn_view *out = view_of(e, c->node);
+    return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
+}
+
+/* Warpgroup kernels: tile, stages, parts of k (blocks of a cluster), blocks that a processor has at once; what a step
+   of 64 k and what the end of a tile takes (us, measured on an H100). Forms of two blocks hide much of the ends. */
+static const struct fed_form {
+    int height, width, stages, parts, blocks;
+    double step, edge;
+} fed_forms[] = { { 128, 256, 4, 1, 1, 0.627, 3.6 }, { 128, 128, 6, 1, 1, 0.335, 1.9 },
+                  { 64, 256, 5, 1, 1, 0.4, 1.5 },    { 64, 128, 8, 1, 1, 0.225, 0.7 },
+                  { 128, 128, 6, 2, 1, 0.335, 7.5 }, { 128, 128, 6, 4, 1, 0.335, 9 },
+                  { 64, 128, 8, 2, 1, 0.225, 7 },    { 64, 128, 8, 4, 1, 0.225, 8 },
+                  { 128, 128, 3, 1, 2, 0.355, 1.3 }, { 64, 128, 4, 1, 2, 0.27, 0.6 } };
+
+/* A residual is read at the end of a tile, which waits for it. Two blocks to a processor are of use where both have a
+   tile; one of planes they would read in small pieces. */
+static double fed_us(const emit *e, const product *p, const struct fed_form *f, bool residual, bool kept) {
+    enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
+    const int64_t tiles = blocks_for(p->m, f->height) * blocks_for(p->n, f->width) * p->batches * f->parts,
+                  steps = blocks_for(blocks_for(p->k, 64), f->parts), processors = emit_processors(e),
+                  turns = blocks_for(tiles, f->blocks * processors) * f->blocks;
+    if (f->blocks > 1 && (tiles <= processors || (residual && !kept))) return 1e300;
+    if (tiles >= 0x7fffffff || (f->parts > 1 && (steps < FED_STEPS || !emit_has_clusters(e)))) return 1e300;
+    return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1));
+}
+
 static void conv_rows_choose(const emit *e, conv_rows *c) {
-    static const struct warpgroup_form fed[] = { { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 },
-                                                 { 64, 256, 5, 1, 0.6 },  { 64, 128, 8, 1, 0.4 },
-                                                 { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
-                                                 { 64, 128, 8, 2, 1.5 },  { 64, 128, 8, 4, 2.8 } };
     c->fed = conv_is_fed(e, c);
     c->flat = c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
     c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
     product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
     if (c->fed) {
-        enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
-        int best = 0;
-        for (int i = 1; i < (int)(sizeof fed / sizeof *fed); i++)
-            if (p.k >= fed[i].parts * FED_STEPS * 64 &&
-                warpgroup_us(e, &p, 2, &fed[i]) < warpgroup_us(e, &p, 2, &fed[best]))
-                best = i;
-
-        c->height = fed[best].height;
-        c->width = fed[best].width;
-        c->stages = fed[best].stages;
-        c->parts = fed[best].parts;
+        const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
+        const struct fed_form *best = fed_forms;
+        for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
+            if (fed_us(e, &p, &fed_forms[i], residual, kept) < fed_us(e, &p, best, residual, kept))
+                best = &fed_forms[i];
+        c->height = best->height;
+        c->width = best->width;
+        c->stages = best->stages;
+        c->parts = best->parts;
+        c->blocks = best->blocks;
         return;
     }
     int64_t wide = blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches;
@@ -9308,15 +9407,23 @@ static void conv_rows_lie(const emit *e, conv_rows *c) {
     bool lies = x->strides[1] == 1 && c->channels % 8 == 0 && base_offset(e, c->x) % 16 == 0 && x->strides[0] >= 0 &&
                 x->strides[0] % 8 == 0 && is_small(x);
     for (int i = 0; i < c->axes; i++) lies = lies && c->from[first + i] > 0 && c->from[first + i] % 8 == 0;
+    lies = lies && !c->pixel;
     c->x_lies = c->flat || (lies && (x->strides[0] > 0 || c->images == 1));
-    c->w_lies = !c->transposed && !c->turned && c->taps == 1 && w->strides[1] == 1 && c->channels % 8 == 0 &&
-                down > 0 && down == c->channels && base_offset(e, c->w) % 16 == 0 && c->channels == c->padded;
+    c->w_lies = !c->transposed && !c->turned && !c->pixel && c->taps == 1 && w->strides[1] == 1 &&
+                c->channels % 8 == 0 && down > 0 && down == c->channels && base_offset(e, c->w) % 16 == 0 &&
+                c->channels == c->padded;
     for (int i = 3; i >= 0; i--) {
         c->strides[i] = c->x_lies ? (i == 0 ? x->strides[0] : i <= first ? 8 : c->from[i - 1]) : along;
         if (i) along *= c->in[i - 1];
     }
     if (c->x_lies && !c->strides[0]) c->strides[0] = 8;
     size_t lines = c->x_lies ? 0 : (size_t)(c->images * c->inside * width) * 2;
+    if (c->pixel) {
+        const int64_t of[4] = { c->in[0] * c->in[1] * c->line, c->in[1] * c->line, c->line, 0 };
+        memcpy(c->strides, of, sizeof of);
+        c->strides[3] = c->line > c->channels ? (c->line - c->channels) / (c->out[2] - 1) : 8;
+        lines = (size_t)(c->images * of[0]) * 2;
+    }
     c->w_at = gn_size_align(lines, 256);
 }
 
@@ -9345,15 +9452,30 @@ static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
     return across * down * c->images;
 }
 
+/* What conv_lay_pixels calls P. Returns its blocks. */
+static int64_t put_conv_pixels(emit *e, const conv_rows *c) {
+    const gn_view *x = view_of(e, c->x);
+    const int64_t lines = c->images * c->in[0] * c->in[1];
+    put(&e->types,
+        "struct @_l { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
+        "%lld, I2 = %lld, IN = %lld, CG = %lld, PX = %lld, EACH = %lld, LINES = %lld, BEFORE = %lld }; };\n",
+        (long long)x->strides[0], (long long)x->strides[1], (long long)c->from[0], (long long)c->from[1],
+        (long long)c->from[2], (long long)c->in[1], (long long)c->real[1], (long long)(c->in[0] * c->in[1]),
+        (long long)c->real[0], (long long)c->pixel, (long long)(c->line / 8), (long long)lines, (long long)c->real[3]);
+    return blocks_for(lines * (c->line / 8), 256);
+}
+
 /* What conv_filters calls P. */
 static void put_filters(emit *e, const conv_rows *c, const packed_form *form) {
     const int64_t *n = form->strides;
     put(&e->types,
-        "struct @_p { typedef %s T; enum { TR = %d }; static const i64 GROUPS = %lldll, CG = %lldll, MG = %lldll, K0 = "
+        "struct @_p { typedef %s T; enum { TR = %d, PX = %d }; static const i64 GROUPS = %lldll, CG = %lldll, MG = "
+        "%lldll, K0 = "
         "%lldll, K1 = %lldll, K2 = %lldll, WM = %lldll, WC = %lldll, W0 = %lldll, W1 = %lldll, W2 = %lldll; };\n",
-        types[view_of(e, c->w)->dtype].name, (int)form->transposed, (long long)c->groups, (long long)c->channels,
-        (long long)c->filters, (long long)c->kernel[0], (long long)c->kernel[1], (long long)c->kernel[2],
-        (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], (long long)n[4]);
+        types[view_of(e, c->w)->dtype].name, (int)form->transposed, (int)form->pixel, (long long)form->groups,
+        (long long)form->channels, (long long)form->filters, (long long)form->kernel[0], (long long)form->kernel[1],
+        (long long)form->kernel[2], (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3],
+        (long long)n[4]);
 }
 
 /* strides: of filters, of channels, by axis. */
@@ -9365,9 +9487,10 @@ static packed_form packed_form_of(const emit *e, const conv_rows *c) {
                          .strides = { w->strides[across], w->strides[!across] },
                          .groups = c->groups,
                          .filters = c->filters,
-                         .channels = c->channels,
+                         .channels = c->pixel ? c->real[0] : c->channels,
                          .padded = c->padded,
-                         .kernel = { c->kernel[0], c->kernel[1], c->kernel[2] },
+                         .kernel = { c->kernel[0], c->kernel[1], c->pixel ? c->real[2] : c->kernel[2] },
+                         .pixel = c->pixel,
                          .transposed = across,
                          .turned = c->turned };
     for (int i = 0; i < c->axes; i++) form.strides[5 - c->axes + i] = w->strides[2 + i];
@@ -9378,7 +9501,7 @@ static packed_form packed_form_of(const emit *e, const conv_rows *c) {
 static int64_t put_conv_filters(emit *e, const conv_rows *c, bool *out_laid) {
     enum { MANY = 32 };
     const packed_form form = packed_form_of(e, c);
-    *out_laid = c->taps >= MANY && !form.transposed;
+    *out_laid = c->taps >= MANY && !form.transposed && !c->pixel;
     if (!*out_laid) {
         put_filters(e, c, &form);
         return blocks_for(c->groups * c->filters * (c->padded / 2), 256);
@@ -9453,7 +9576,7 @@ static void emit_conv_ready(emit *e, const conv_rows *c) {
                            base_offset(e, c->x),
                            blocks_for(c->channels, 8) * 8 };
     bool laid = false;
-    int64_t filters = 0, lay = c->x_lies ? 0 : put_conv_lay(e, "@_l", &planes);
+    int64_t filters = 0, lay = c->x_lies ? 0 : c->pixel ? put_conv_pixels(e, c) : put_conv_lay(e, "@_l", &planes);
     if (!lay && (c->w_lies || c->w_packed)) return;
     emit_early(e);
     if (lay) emit_node(e, c->x, "u16", true, "x");
@@ -9461,15 +9584,9 @@ static void emit_conv_ready(emit *e, const conv_rows *c) {
     if (c->w_lies || c->w_packed) emit_await(e);
     else filters = emit_filters(e, c, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at }, lay > 0, &laid);
     if (lay)
-        put(&e->body, "  %sconv_lay<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
-            (long long)filters);
+        put(&e->body, "  %sconv_lay%s<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
+            c->pixel ? "_pixels" : "", (long long)filters);
     emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
-}
-
-/* Its result becomes rows of channels, see conv_keep_rows. */
-static bool conv_keeps(const emit *e, const conv_rows *c) {
-    const gn_view *out = view_of(e, c->node);
-    return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
 }
 
 /* What conv_put, conv_tensor and conv_fed call P. */
@@ -9491,14 +9608,14 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
     }
     lies = lies && base_offset(e, c->residual) % (conv_keeps(e, c) ? 16 : 2 * wide) == 0;
     put(t,
-        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DENSE "
-        "= %d, V = "
+        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DOWN "
+        "= %d, DENSE = %d, V = "
         "%d, FLAT = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, CG = %lld, CP = %lld, DEEP "
         "= %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
-        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), lies, wide, c->flat,
-        (long long)c->pitch, (long long)c->filters, (long long)(c->groups * c->filters),
-        (long long)(c->images * c->places), (long long)c->places,
+        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), conv_keeps(e, c) || wide < 4, lies,
+        wide, c->flat, (long long)c->pitch, (long long)c->filters, (long long)(c->groups * c->filters),
+        (long long)(c->images * c->pitch), (long long)c->places,
         (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
         (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, ROWS = %lld, COLS = %lld", c->height, c->width, c->step,
@@ -9520,10 +9637,11 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
         (unsigned long long)a[2], (unsigned long long)a[3]);
     if (c->fed)
         put(t,
-            "  enum { STAGES = %d, KC = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n  static M "
+            "  enum { STAGES = %d, KC = %d, BLOCKS = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n "
+            " static M "
             "void "
             "mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
-            c->stages, c->parts, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
+            c->stages, c->parts, c->blocks, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
             (long long)(down * columns * c->groups));
     put(t, "};\n");
 }
@@ -9601,25 +9719,99 @@ static bool conv_rows_at(const emit *e, uint32_t i, conv_rows *c) {
     return true;
 }
 
-/* flat: it reads planes as they lie as well */
-enum { KEEP_WANTED = 1, KEEP_BARRED = 2, KEEP_FLAT = 4 };
-
-/* What a node is for a conv that reads it: rows of channels would save it a copy of x; a residual lies in any way. */
-static int conv_keep_hint(const emit *e, uint32_t reader, uint32_t input_index) {
-    conv_rows c;
-    bool residual = input_index && (attrs_of(e, reader)[0] & 4) && input_index + 1 == e->part->nodes[reader].n_ins;
-    if ((input_index && !residual) || !conv_rows_at(e, reader, &c)) return KEEP_BARRED;
-    return residual ? 0 : c.channels % 8 ? KEEP_BARRED : c.flat ? KEEP_FLAT : KEEP_WANTED;
+/* Windows of few taps, all alike, and no offset or position beyond 2^30. */
+static bool pool_is_plain(const gn_view *x, const gn_view *out, const int64_t *a) {
+    enum { TAPS = 32 };
+    const double most = 0x1p30;
+    double taps = 1;
+    bool is = a[0] != GN_POOL_INDEX && !(a[1] & 4) && is_small(x) && (double)gn_view_count(x) < most &&
+              (double)gn_view_count(out) < most && !always_wide();
+    for (int i = 0; i < x->rank - 2 && is; i++) {
+        const int64_t *w = a + 2 + 5 * i; /* kernel, stride, dilation, before, after */
+        taps *= (double)w[0];
+        is = (double)out->dims[2 + i] * (double)w[1] + (double)w[0] * (double)w[2] + (double)w[3] < most;
+    }
+    return is && taps <= TAPS;
 }
 
-/* The result of node i becomes rows of channels, if it is a conv's that can store them: with a residual planes are
-   stored faster, so it takes readers of rows only. */
-static void conv_keep(emit *e, uint32_t i, uint8_t hints) {
-    gn_lay *lay = &e->layout->lay[i];
+enum { KEEP_WANTED = 1, KEEP_BARRED = 2 };
+
+/* Its elements lie as rows of channels: (images, places, channels). */
+static bool lies_as_rows(const gn_view *v) {
+    int64_t along = v->rank > 2 ? v->dims[1] : 0;
+    bool is = along > 1 && v->strides[1] == 1;
+    for (int k = v->rank - 1; k >= 0 && is; k = k == 2 ? 0 : k - 1) {
+        is = v->dims[k] == 1 || v->strides[k] == along;
+        along *= v->dims[k];
+        if (k == 0) break;
+    }
+    return is;
+}
+
+/* A pool that can write rows of channels, eight at once. */
+static bool pool_fits_rows(const emit *e, uint32_t i) {
+    const gn_view *x = view_of(e, input(e, i, 0)), *out = view_of(e, i);
+    return types[x->dtype].bytes == 2 && types[x->dtype].real && x->dims[1] % 8 == 0 && out->dtype == x->dtype &&
+           gn_view_count(out) > 0 && pool_is_plain(x, out, attrs_of(e, i));
+}
+
+/* Filters of one channel each over two axes, eight channels at once. */
+static bool depth_fits_rows(const emit *e, uint32_t i) {
+    enum { TAPS = 49, EXTENT = 8 };
+    if (!node_is(e, i, GN_OP_CONV)) return false;
+    const gn_view *x = view_of(e, input(e, i, 0)), *w = view_of(e, input(e, i, 1)), *out = view_of(e, i);
+    const int64_t *a = attrs_of(e, i);
+    return x->rank == 4 && types[x->dtype].bytes == 2 && types[x->dtype].real && x->dims[1] == a[1] &&
+           out->dims[1] == a[1] && a[1] % 8 == 0 && !(a[0] & 1) && w->dims[2] * w->dims[3] <= TAPS && a[8] <= 4 &&
+           (w->dims[3] - 1) * a[9] + 1 <= EXTENT && gn_view_count(out) > 0 && gn_view_count(x) < 0x3fffffff &&
+           gn_view_count(out) < 0x3fffffff && a[4] < 0x10000 && a[5] < 0x10000 && is_small(x) && !always_wide();
+}
+
+/* Its result may become rows of channels. */
+static bool can_keep(const emit *e, uint32_t i) {
     conv_rows c;
-    if (!(hints & KEEP_WANTED) || (hints & KEEP_BARRED) || lay->base != i || lay->place != GN_PLACE_BLOCK ||
-        !conv_rows_at(e, i, &c) || c.filters % 8 || (c.residual != GN_NO_NODE && (hints & KEEP_FLAT)))
-        return;
+    return depth_fits_rows(e, i) || (node_is(e, i, GN_OP_POOL) && pool_fits_rows(e, i)) ||
+           (conv_rows_at(e, i, &c) && c.filters % 8 == 0);
+}
+
+/* The channels of what it reads become the last axis: as rows of channels lie. */
+static bool permutes_to_rows(const emit *e, uint32_t i) {
+    const gn_part_node *n = &e->part->nodes[i];
+    const int64_t *order = attrs_of(e, i);
+    bool is = node_is(e, i, GN_OP_PERMUTE) && n->rank > 2 && e->layout->lay[i].base == input(e, i, 0);
+    for (int k = 0; is && k < n->rank; k++) is = order[k] == (k == 0 ? 0 : k == n->rank - 1 ? 1 : k + 1);
+    return is;
+}
+
+/* What an assignment gives a state, else i itself. */
+static uint32_t assigned(const emit *e, uint32_t i) {
+    return node_is(e, i, GN_OP_ASSIGN) && e->layout->lay[i].base == e->layout->lay[input(e, i, 1)].base ? input(e, i, 1)
+                                                                                                        : i;
+}
+
+/* What a node is for one that reads it: rows of channels would save it a copy of x, or are as good as planes; a
+   residual lies as what it is added to. */
+static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int hints) {
+    conv_rows c;
+    if (input_index && assigned(e, reader) != reader) return hints;
+    if (permutes_to_rows(e, reader)) return hints & KEEP_BARRED ? KEEP_BARRED : KEEP_WANTED;
+    bool keeps = lies_as_rows(view_of(e, reader)), depth = depth_fits_rows(e, reader);
+    if (node_is(e, reader, GN_OP_POOL) || (depth && !input_index)) return keeps ? KEEP_WANTED : KEEP_BARRED;
+    if (!node_is(e, reader, GN_OP_CONV)) return KEEP_BARRED;
+    bool residual = input_index && (attrs_of(e, reader)[0] & 4) && input_index + 1 == e->part->nodes[reader].n_ins;
+    if ((input_index && !residual) || (!depth && !conv_rows_at(e, reader, &c))) return KEEP_BARRED;
+    return residual ? (keeps ? KEEP_WANTED : 0) : c.channels % 8 || c.pixel ? KEEP_BARRED : KEEP_WANTED;
+}
+
+/* The result of node i becomes rows of channels, if it can. */
+static void keep_rows(emit *e, uint32_t i, int hints) {
+    gn_lay *lay = &e->layout->lay[i];
+    if (!(hints & KEEP_WANTED) || (hints & KEEP_BARRED) || lay->base != i || lay->place != GN_PLACE_BLOCK) return;
+    if (!can_keep(e, i)) return;
+    if (node_is(e, i, GN_OP_POOL) || depth_fits_rows(e, i)) { /* of x that lies so or may */
+        const uint32_t x = input(e, i, 0);
+        if (view_of(e, x)->strides[1] != 1 && !can_keep(e, x)) return;
+    }
     gn_view *v = &lay->view;
     v->strides[1] = 1;
     for (int64_t k = v->rank - 1, along = v->dims[1]; k != 1; k = k == 2 ? 0 : k - 1) {
@@ -9629,28 +9821,53 @@ static void conv_keep(emit *e, uint32_t i, uint8_t hints) {
     }
 }
 
-/* Results that only convolutions read become rows of channels where they are computed: readers are decided before what
-   they read. False: no memory. */
+/* Permutations of what became rows are that memory as it lies, and so is a state that is one. */
+static void keep_rows_seen(emit *e) {
+    const gn_part *p = e->part;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        gn_view *v = &e->layout->lay[i].view;
+        if (p->nodes[i].leaf != GN_LEAF_NONE) continue;
+        if (permutes_to_rows(e, assigned(e, i))) *v = *view_of(e, assigned(e, i));
+        if (!permutes_to_rows(e, i)) continue;
+        for (int k = 0; k < v->rank; k++) v->strides[k] = view_of(e, input(e, i, 0))->strides[attrs_of(e, i)[k]];
+    }
+    for (uint32_t u = 0; u < p->n_updates; u++) {
+        const gn_lay *lay = &e->layout->lay[p->updates[u].node];
+        gn_lay *base = &e->layout->lay[lay->base];
+        if (!permutes_to_rows(e, assigned(e, p->updates[u].node)) || base->place != GN_PLACE_BLOCK ||
+            e->layout->update_how[u] != GN_UPDATE_COPY || !gn_view_is_dense(&lay->view) || lay->view.offset ||
+            gn_view_count(&lay->view) != gn_view_count(&base->view))
+            continue;
+        e->layout->update_how[u] = GN_UPDATE_SWAP;
+        base->place = GN_PLACE_OWN;
+        base->own = u;
+    }
+}
+
+/* Results that only convolutions and pools read, or states that hold rows, become rows of channels where they are
+   computed: readers are decided before what they read. False: no memory. */
 static bool conv_keep_rows(emit *e) {
     const gn_part *p = e->part;
     uint8_t *hints = emit_has_tensor_cores(e) ? (uint8_t *)alloc_zero((size_t)p->n_nodes + 1) : NULL;
     if (!hints) return !emit_has_tensor_cores(e);
     for (uint32_t i = 0; i < p->n_outs; i++) hints[p->outs[i]] |= KEEP_BARRED;
-    for (uint32_t i = 0; i < p->n_updates; i++) hints[p->updates[i].node] |= KEEP_BARRED;
+    for (uint32_t i = 0; i < p->n_updates; i++)
+        if (!permutes_to_rows(e, assigned(e, p->updates[i].node))) hints[p->updates[i].node] |= KEEP_BARRED;
     for (uint32_t i = p->n_nodes; i-- > 0;) {
         if (p->nodes[i].leaf != GN_LEAF_NONE) continue;
-        conv_keep(e, i, hints[i]);
-        for (uint32_t k = 0; k < p->nodes[i].n_ins; k++)
-            hints[input(e, i, k)] |= (uint8_t)(node_is(e, i, GN_OP_CONV) ? conv_keep_hint(e, i, k) : KEEP_BARRED);
+        keep_rows(e, i, hints[i]);
+        for (uint32_t k = 0; k < p->nodes[i].n_ins; k++) hints[input(e, i, k)] |= (uint8_t)keep_hint(e, i, k, hints[i]);
     }
     gn_free(hints);
+    keep_rows_seen(e);
     return true;
 }
 
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     static const char *const bounds[] = { "__launch_bounds__(384, 1)",
                                           "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
-                                          "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" };
+                                          "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)",
+                                          "__launch_bounds__(288, 2)" };
     conv_rows c;
     const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
     const char *type = types[d].name;
@@ -9671,11 +9888,11 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
         emit_conv_rest(e, &c, type);
         put(&e->body, "  conv_fed<@_p>(&filters, &rows, %s, %s, o);\n", bias ? "bias" : "0",
             residual ? "residual" : "0");
-        e->bounds = bounds[c.parts >> 1];
-        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d%s", gn_dtype_name(d), c.height, c.width, c.parts,
-                 conv_keeps(e, &c) ? "_rows" : "");
-        if (c.parts == 1 && tiles > emit_processors(e)) tiles = emit_processors(e);
-        emit_launch_shared(e, name, (uint64_t)(tiles * c.parts), 1, 384,
+        e->bounds = bounds[c.blocks > 1 ? 3 : c.parts >> 1];
+        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d_b%d%s", gn_dtype_name(d), c.height, c.width, c.parts,
+                 c.blocks, conv_keeps(e, &c) ? "_rows" : "");
+        if (c.parts == 1 && tiles > c.blocks * emit_processors(e)) tiles = c.blocks * emit_processors(e);
+        emit_launch_shared(e, name, (uint64_t)(tiles * c.parts), 1, c.blocks > 1 ? 288 : 384,
                            (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
         return true;
     }
@@ -9759,6 +9976,90 @@ static const char conv_depth_text[] =
     "  }\n"
     "}\n";
 
+static const char conv_depth_rows_text[] =
+    "// x is rows of channels, each with filters of its own, KEEP: so is the result. A thread has eight channels of R "
+    "places of a line; a block has OB times eight channels, whose filters lie in shared memory, of lines that follow "
+    "each other. P as for conv_tile, over two axes\n"
+    "template <class P, int R, int OB, bool KEEP> M void conv_depth_rows(const typename P::T *x, const typename P::T "
+    "*w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S2 = P::S2, DL2 = P::DL2, C = "
+    "P::GROUPS, ACROSS = (C / 8 + OB - 1) / OB, STRIPS = (O2 + R - 1) / R, ALL = P::IMAGES * O1 * STRIPS, EACH = 256 / "
+    "OB, WINDOW = (R - 1) * S2 + (K2 - 1) * DL2 + 1 };\n"
+    "  __shared__ __align__(16) float taps[K1 * K2][OB * 8 + 4];\n"
+    "  const int t = threadIdx.x, left = blockIdx.x % ACROSS * OB, octet = left + t % OB, blocks = gridDim.x / ACROSS, "
+    "part = (ALL + blocks * EACH - 1) / (blocks * EACH) * EACH, first = blockIdx.x / ACROSS * part, end = first + part "
+    "< ALL ? first + part : (int)ALL;\n"
+    "  _Pragma(\"unroll 8\") for (int i = t; i < K1 * K2 * OB * 8; i += 256) {   // a channel's filter lies together\n"
+    "    const int c = i / (K1 * K2);\n"
+    "    taps[i % (K1 * K2)][c] = left * 8 + c < C ? conv_weight<P>(w, left * 8 + c, 0, 0, i % (K1 * K2)) : 0.f;\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (int s = first + t / OB; s < end && octet < C / 8; s += EACH) {\n"
+    "    const int line = s / STRIPS, b = s % STRIPS * R, n = line / O1, a = line % O1, x0 = b * S2 - (int)P::B2, m = "
+    "octet * 8;\n"
+    "    float sum[R][8] = {};\n"
+    "    _Pragma(\"unroll 1\") for (int k = 0; k < K1; k++) {\n"
+    "      const int y = a * (int)P::S1 - (int)P::B1 + k * (int)P::DL1;\n"
+    "      if (y < 0 || y >= I1) continue;\n"
+    "      const T *from = x + n * P::XN + y * P::X1 + m;\n"
+    "      float v[WINDOW][8];\n"
+    "      UNROLL for (int c = 0; c < WINDOW; c++) {\n"
+    "        T in[8] = {};\n"
+    "        if (x0 + c >= 0 && x0 + c < I2) vget<8>(in, from + (x0 + c) * P::X2);\n"
+    "        UNROLL for (int j = 0; j < 8; j++) v[c][j] = get(in[j]);\n"
+    "      }\n"
+    "      UNROLL for (int l = 0; l < K2; l++) {\n"
+    "        float by[8];\n"
+    "        vload<8>(by, &taps[k * K2 + l][t % OB * 8]);\n"
+    "        UNROLL for (int r = 0; r < R; r++) UNROLL for (int j = 0; j < 8; j++) sum[r][j] = fmaf(by[j], v[r * S2 + "
+    "l * DL2][j], sum[r][j]);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      if (b + r >= O2) continue;\n"
+    "      const i64 at = ((i64)n * O1 + a) * O2 + b + r;\n"
+    "      T to[8];\n"
+    "      UNROLL for (int j = 0; j < 8; j++) {\n"
+    "        float q = sum[r][j];\n"
+    "        if (P::BIAS) q += get(bias[(m + j) * P::BS]);\n"
+    "        if (P::RES) q += get(residual[n * P::RN + (m + j) * P::RM + a * P::R1 + (b + r) * P::R2]);\n"
+    "        if (P::CLAMP) q = q < P::least() ? P::least() : q > P::most() ? P::most() : q;\n"
+    "        put(to[j], q);\n"
+    "        if (!KEEP) o[((i64)n * C + m + j) * (O1 * O2) + a * O2 + b + r] = to[j];\n"
+    "      }\n"
+    "      if (KEEP) vput<8>(o + at * C + m, to);\n"
+    "    }\n"
+    "  }\n"
+    "}\n";
+
+static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    enum { WINDOW = 12, TURNS = 4 }; /* places that a thread keeps; blocks to a processor */
+    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const int64_t *a = attrs_of(e, node);
+    const char *type = types[x->dtype].name;
+    if (!depth_fits_rows(e, node) || x->strides[1] != 1 || base_offset(e, input(e, node, 0)) % 16) return false;
+    for (int i = 0; i < 4; i++)
+        if (i != 1 && (x->strides[i] % 8 || x->strides[i] < 0)) return false;
+    int64_t octets = x->dims[1] / 8, wide = octets < 16 ? 8 : 16, across = blocks_for(octets, wide), places = 4;
+    while (places > 1 && (places - 1) * a[8] + (w->dims[3] - 1) * a[9] + 1 > WINDOW) places /= 2;
+    int64_t all = blocks_for(out->dims[0] * out->dims[2] * blocks_for(out->dims[3], places), 256 / wide),
+            blocks = blocks_for(TURNS * emit_processors(e), across);
+    put_conv(e, node, bias, residual);
+    emit_node(e, input(e, node, 0), type, true, "x");
+    emit_node(e, input(e, node, 1), type, true, "w");
+    if (bias) emit_node(e, input(e, node, 2), type, true, "bias");
+    if (residual) emit_node(e, input(e, node, bias ? 3 : 2), type, true, "residual");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %d>(x, w, %s, %s, o);\n", (long long)places, (long long)wide,
+        lies_as_rows(out), bias ? "bias" : "0", residual ? "residual" : "0");
+    char name[64];
+    snprintf(name, sizeof name, "conv_depth_rows_%s", gn_dtype_name(x->dtype));
+    e->bounds = "__launch_bounds__(256, 2)";
+    emit_launch(e, name, (uint64_t)((blocks < all ? blocks : all) * across), 1, 256);
+    return true;
+}
+
 /* Planes or rows of x that fit in shared memory, and little idle time of threads at the end. */
 static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     enum { MEMORY = 32 << 10, TAPS = 49, EXTENT = 16, PLANES = 32 };
@@ -9818,7 +10119,9 @@ static void emit_conv(emit *e, uint32_t node) {
     }
     if (at_bias) bias = view_of(e, input(e, node, (uint32_t)at_bias));
     if (at_residual) residual = view_of(e, input(e, node, (uint32_t)at_residual));
-    if (emit_conv_depth(e, node, bias, residual) || emit_conv_rows(e, node, bias, residual)) return;
+    if (emit_conv_depth_rows(e, node, bias, residual) || emit_conv_depth(e, node, bias, residual) ||
+        emit_conv_rows(e, node, bias, residual))
+        return;
     bool few = filters <= CONV_FEW;
     int64_t blocks = few ? blocks_for(count, 256)
                          : blocks_for(count / out->dims[1], CONV_TILE) * blocks_for(filters, CONV_TILE) * a[1];
@@ -9887,6 +10190,38 @@ static const char pool_text[] =
     "    pool_put(y[i], P::KIND == 0 ? best : sum, 0);\n"
     "  }\n"
     "}\n"
+    "// The same where the result is rows of channels, eight channels a thread; WIDE: so is x.\n"
+    "template <class P> M void pool_rows(const typename P::T *x, typename P::T *y) {\n"
+    "  typedef typename P::C C;\n"
+    "  enum { O0 = P::O0, O1 = P::O1, O2 = P::O2, I0 = P::I0, I1 = P::I1, I2 = P::I2, K1 = P::K1, K2 = P::K2, TAPS = "
+    "P::K0 * K1 * K2, EACH = P::CHANNELS / 8, ALL = P::PLANES / 8 * (O0 * O1 * O2) };\n"
+    "  for (int i = blockIdx.x * 256 + threadIdx.x; i < ALL; i += gridDim.x * 256) {\n"
+    "    const int place = i / EACH, a0 = place / (O1 * O2) % O0 * (int)P::S0 - (int)P::B0, b0 = place / O2 % O1 * "
+    "(int)P::S1 - (int)P::B1, c0 = place % O2 * (int)P::S2 - (int)P::B2;\n"
+    "    const typename P::T *from = x + place / (O0 * O1 * O2) * (int)P::XN + i % EACH * 8 * (int)P::XC;\n"
+    "    C sum[8], best[8];\n"
+    "    UNROLL for (int j = 0; j < 8; j++) { sum[j] = 0; best[j] = (C)gn_f64(0xfff0000000000000ull); }\n"
+    "    UNROLL for (int k = 0; k < TAPS; k++) {\n"
+    "      const int a = a0 + k / (K1 * K2) * (int)P::DL0, b = b0 + k / K2 % K1 * (int)P::DL1, c = c0 + k % K2 * "
+    "(int)P::DL2, at = a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2;\n"
+    "      typename P::T v[8];\n"
+    "      if (a < 0 || a >= I0 || b < 0 || b >= I1 || c < 0 || c >= I2) continue;\n"
+    "      if (P::WIDE) vget<8>(v, from + at); else UNROLL for (int j = 0; j < 8; j++) v[j] = from[at + j * "
+    "(int)P::XC];\n"
+    "      UNROLL for (int j = 0; j < 8; j++) {\n"
+    "        const C u = get(v[j]);\n"
+    "        sum[j] += u;\n"
+    "        if ((u > best[j] || u != u) && best[j] == best[j]) best[j] = u;\n"
+    "      }\n"
+    "    }\n"
+    "    const pool_span p = { a0, P::K0, P::DL0 }, q = { b0, K1, P::DL1 }, r = { c0, K2, P::DL2 };\n"
+    "    const C n = P::KIND == 2 ? (C)pool_count<P>(p, I0, P::B0, P::A0) * (C)pool_count<P>(q, I1, P::B1, P::A1) * "
+    "(C)pool_count<P>(r, I2, P::B2, P::A2) : (C)1;\n"
+    "    typename P::T to[8];\n"
+    "    UNROLL for (int j = 0; j < 8; j++) put(to[j], P::KIND == 0 ? best[j] : P::KIND == 2 ? sum[j] / n : sum[j]);\n"
+    "    vput<8>(y + (i64)i * 8, to);\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void pool_each(const typename P::T *x, typename P::U *y) {\n"
     "  typedef typename P::C C;\n"
     "  const i64 OUT = P::O0 * P::O1 * P::O2, ALL = P::PLANES * OUT;\n"
@@ -9915,21 +10250,6 @@ static const char pool_text[] =
     "  }\n"
     "}\n";
 
-/* Windows of few taps, all alike, and no offset or position beyond 2^30. */
-static bool pool_is_plain(const gn_view *x, const gn_view *out, const int64_t *a) {
-    enum { TAPS = 32 };
-    const double most = 0x1p30;
-    double taps = 1;
-    bool is = a[0] != GN_POOL_INDEX && !(a[1] & 4) && is_small(x) && (double)gn_view_count(x) < most &&
-              (double)gn_view_count(out) < most && !always_wide();
-    for (int i = 0; i < x->rank - 2 && is; i++) {
-        const int64_t *w = a + 2 + 5 * i; /* kernel, stride, dilation, before, after */
-        taps *= (double)w[0];
-        is = (double)out->dims[2 + i] * (double)w[1] + (double)w[0] * (double)w[2] + (double)w[3] < most;
-    }
-    return is && taps <= TAPS;
-}
-
 static void emit_pool(emit *e, uint32_t node) {
     const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
@@ -9957,11 +10277,15 @@ static void emit_pool(emit *e, uint32_t node) {
     put_axes(t, "B", s[3], n, 0);
     put_axes(t, "A", s[4], n, 0);
     put_axes(t, "X", x->strides + 2, n, 0);
-    put(t, ";\n};\n");
+    bool keeps = lies_as_rows(out) && pool_fits_rows(e, node),
+         wide = x->strides[1] == 1 && base_offset(e, input(e, node, 0)) % 16 == 0;
+    for (int i = 0; i < x->rank; i++) wide = wide && (i == 1 || x->strides[i] % 8 == 0);
+    put(t, ";\n  enum { WIDE = %d };\n};\n", wide);
     emit_node(e, input(e, node, 0), types[x->dtype].name, true, "x");
     emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, "  pool_%s<@_p>(x, o);\n", pool_is_plain(x, out, a) ? "plain" : "each");
-    snprintf(name, sizeof name, "pool_%s", gn_dtype_name(x->dtype));
+    put(&e->body, "  pool_%s<@_p>(x, o);\n", keeps ? "rows" : pool_is_plain(x, out, a) ? "plain" : "each");
+    snprintf(name, sizeof name, "pool_%s%s", gn_dtype_name(x->dtype), keeps ? "_rows" : "");
+    if (keeps) blocks = blocks_for(count / 8, 256);
     emit_launch(e, name, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 
@@ -15411,29 +15735,18 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text,
-                                       random_text,
-                                       reduction_text,
-                                       rows_text,
-                                       product_text,
-                                       tensor_text,
-                                       sample_text,
-                                       along_text,
-                                       expert_text,
-                                       quant_text,
-                                       conv_text,
-                                       conv_rows_text,
-                                       conv_depth_text,
-                                       pool_text,
-                                       interpolate_text,
-                                       recurrent_text,
-                                       recurrent_back_text,
-                                       attention_text,
-                                       page_text,
-                                       one_text,
-                                       few_text,
-                                       solve_text,
-                                       NULL };
+static const char *const prelude[] = { shared_text,     random_text,
+                                       reduction_text,  rows_text,
+                                       product_text,    tensor_text,
+                                       sample_text,     along_text,
+                                       expert_text,     quant_text,
+                                       conv_text,       conv_rows_text,
+                                       conv_depth_text, conv_depth_rows_text,
+                                       pool_text,       interpolate_text,
+                                       recurrent_text,  recurrent_back_text,
+                                       attention_text,  page_text,
+                                       one_text,        few_text,
+                                       solve_text,      NULL };
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 

@@ -42,7 +42,7 @@ typedef struct row {
     bool less;                       /* less is better */
 } row;
 
-static row rows[96];
+static row rows[128];
 static int n_rows, failures;
 
 static row *add_row(const char *name, const char *unit, double target, bool less) {
@@ -932,6 +932,11 @@ typedef struct window_row {
     int images, channels, side, filters, kernel, stride, groups;
     double target; /* TFLOP/s, TB/s when each channel has its own filter */
 } window_row;
+/* last: x and the result are held as (images, side, side, channels), as PyTorch's side holds them. */
+typedef struct window_job {
+    const window_row *row;
+    bool last;
+} window_job;
 
 static const window_row window_rows[] = {
     { "conv_56_256", 32, 256, 56, 256, 3, 1, 1, 550 },       { "conv_56_64", 32, 64, 56, 64, 3, 1, 1, NAN },
@@ -963,43 +968,60 @@ static gn_tensor window_conv(const window_row *r, gn_tensor x, gn_tensor w, gn_t
 }
 
 static gn_tensor build_window(gn_ctx *g, const job *j) {
+    const window_job *of = (const window_job *)j->of;
+    const window_row *r = of->row;
     (void)g;
-    return window_conv((const window_row *)j->of, j->in[0], j->in[1], GN_NONE, NULL, false);
+    if (!of->last) return window_conv(r, j->in[0], j->in[1], GN_NONE, NULL, false);
+    gn_tensor x = gn_permute(j->in[0], GN_AXES(0, 3, 1, 2));
+    return gn_permute(window_conv(r, x, j->in[1], GN_NONE, NULL, false), GN_AXES(0, 2, 3, 1));
 }
 
+/* Where an element of n squares of `side` places, c channels each, lies. */
+static int64_t window_at(bool last, int64_t c, int64_t side, int64_t n, int64_t channel, int64_t y, int64_t x) {
+    return last ? ((n * side + y) * side + x) * c + channel : ((n * c + channel) * side + y) * side + x;
+}
+
+static int64_t window_side(const window_row *r) { return (r->side + 2 * (r->kernel / 2) - r->kernel) / r->stride + 1; }
+
 static double window_error(const job *j) {
-    const window_row *r = (const window_row *)j->of;
-    const int64_t *o = j->out_shape.dims, c = r->channels / r->groups, side = r->side, k = r->kernel;
+    const window_job *of = (const window_job *)j->of;
+    const window_row *r = of->row;
+    const int64_t c = r->channels / r->groups, side = r->side, k = r->kernel, to = window_side(r),
+                  images = j->out_shape.dims[0];
     largest_error e = { 0 };
     for (int s = 0; s < 256; s++) {
-        int64_t n = s % o[0], m = s * 7919 % o[1], a = s * 97 % o[2], b = s * 193 % o[3],
-                from = m / (o[1] / r->groups) * c;
+        int64_t n = (images - s % images) % images, m = s * 7919 % r->filters, a = s * 97 % to, b = s * 193 % to,
+                from = m / (r->filters / r->groups) * c;
         double sum = 0;
         for (int64_t i = 0; i < c * k * k; i++) {
             int64_t y = a * r->stride + i / k % k - k / 2, x = b * r->stride + i % k - k / 2;
             if (y < 0 || x < 0 || y >= side || x >= side) continue;
-            sum += at(j, 0, ((n * r->channels + from + i / k / k) * side + y) * side + x) * at(j, 1, m * c * k * k + i);
+            sum += at(j, 0, window_at(of->last, r->channels, side, n, from + i / k / k, y, x)) *
+                   at(j, 1, m * c * k * k + i);
         }
-        error_add(&e, element(j->d, j->out, (size_t)(((n * o[1] + m) * o[2] + a) * o[3] + b)), sum);
+        error_add(&e, element(j->d, j->out, (size_t)window_at(of->last, r->filters, to, n, m, a, b)), sum);
     }
     return error_of(&e);
 }
 
-static void bench_window(gn_ctx *g, const window_row *r) {
-    int64_t images = sized(r->images), side = (r->side + 2 * (r->kernel / 2) - r->kernel) / r->stride + 1;
+static void bench_window(gn_ctx *g, const window_row *r, bool last) {
+    const window_job of = { r, last };
+    int64_t images = sized(r->images), side = window_side(r);
     double theirs[9];
-    char line[120];
+    char line[120], name[48];
     job j = { .d = GN_BF16,
               .n_in = 2,
               .each = 20,
               .rests = true,
               .scale = 1,
-              .of = r,
+              .of = &of,
               .beside = theirs,
-              .in_shape = { GN_SHAPE(images, r->channels, r->side, r->side),
+              .in_shape = { last ? GN_SHAPE(images, r->side, r->side, r->channels)
+                                 : GN_SHAPE(images, r->channels, r->side, r->side),
                             GN_SHAPE(r->filters, r->channels / r->groups, r->kernel, r->kernel) },
-              .out_shape = GN_SHAPE(images, r->filters, side, side) };
-    if (!wanted(r->name)) return;
+              .out_shape = last ? GN_SHAPE(images, side, side, r->filters) : GN_SHAPE(images, r->filters, side, side) };
+    snprintf(name, sizeof name, "%s%s", r->name, last ? "_last" : "");
+    if (!wanted(name)) return;
     job_open(g, &j);
     snprintf(line, sizeof line, "conv %d %d %d %d %d %d %d", (int)images, r->channels, r->side, r->filters, r->kernel,
              r->stride, r->groups);
@@ -1009,7 +1031,7 @@ static void bench_window(gn_ctx *g, const window_row *r) {
     bool moves = r->groups == r->channels && r->groups > 1;
     double work =
         1e-12 * (moves ? 2 * (results + inputs) : 2 * results * r->channels / r->groups * r->kernel * r->kernel);
-    row *out = add_row(r->name, moves ? "TB/s" : "TFLOP/s", r->target, false);
+    row *out = add_row(name, moves ? "TB/s" : "TFLOP/s", r->target, false);
     out->value = work / quantile(samples, k, 0.5);
     out->p95 = work / quantile(samples, k, 0.95);
     out->error = window_error(&j);
@@ -2053,9 +2075,12 @@ static void bench_all(gn_ctx *g) {
     bench_attention(g, "attention_written_masked", 230, build_attention_written, false, true);
     bench_caches(g);
     torch_open();
-    for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++) bench_window(g, &window_rows[i]);
+    for (int last = 1; last >= 0; last--) {
+        for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++) bench_window(g, &window_rows[i], last);
+        torch_sum(last ? "convolutions of channels last" : "convolutions of planes");
+    }
     for (size_t i = 0; i < sizeof solve_rows / sizeof *solve_rows; i++) bench_solve(g, &solve_rows[i]);
-    torch_sum("convolutions");
+    torch_sum("solving");
     bench_pictures(g);
     torch_sum("norms and pooling");
     torch_close();

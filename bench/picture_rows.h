@@ -7,6 +7,11 @@ typedef struct picture_row {
     int images, channels, side, groups, kernel, stride;
     double reads; /* of x; the result is written once */
 } picture_row;
+/* last: x and the result of a pool are held as (images, side, side, channels). */
+typedef struct picture_job {
+    const picture_row *row;
+    bool last;
+} picture_job;
 
 static const picture_row picture_rows[] = {
     { "batchnorm_56_256", 32, 256, 56, 0, 0, 0, 2 },   { "groupnorm_56_256", 32, 256, 56, 32, 0, 0, 1 },
@@ -22,10 +27,16 @@ static gn_pool_desc picture_pool(const picture_row *r) {
                            .after = { after, after } };
 }
 
+static int64_t picture_side(const picture_row *r) {
+    return r->kernel ? (r->side + 2 * picture_pool(r).before[0] - r->kernel) / r->stride + 1 : r->side;
+}
+
 static gn_tensor build_picture(gn_ctx *g, const job *j) {
-    const picture_row *r = (const picture_row *)j->of;
+    const picture_job *of = (const picture_job *)j->of;
+    const picture_row *r = of->row;
     const gn_pool_desc pool = picture_pool(r);
     (void)g;
+    if (of->last) return gn_permute(gn_pool(gn_permute(j->in[0], GN_AXES(0, 3, 1, 2)), &pool), GN_AXES(0, 2, 3, 1));
     if (r->kernel) return gn_pool(j->in[0], &pool);
     if (r->groups) return gn_group_norm(j->in[0], r->groups, j->in[1], j->in[2], 1e-5);
     return gn_batch_norm_train(j->in[0], j->in[1], j->in[2], 1e-5, NULL, NULL);
@@ -49,42 +60,48 @@ static void picture_norm_error(const job *j, const picture_row *r, int64_t n, in
 }
 
 static void picture_pool_error(const job *j, const picture_row *r, int64_t n, int64_t c, largest_error *e) {
-    const int64_t *o = j->out_shape.dims, side = r->side, pad = picture_pool(r).before[0];
-    for (int64_t i = 0; i < o[2] * o[3]; i++) {
+    const int64_t side = r->side, pad = picture_pool(r).before[0], to = picture_side(r);
+    for (int64_t i = 0; i < to * to; i++) {
         double most = -INFINITY;
         for (int k = 0; k < r->kernel * r->kernel; k++) {
-            int64_t y = i / o[3] * r->stride + k / r->kernel - pad, x = i % o[3] * r->stride + k % r->kernel - pad;
+            int64_t y = i / to * r->stride + k / r->kernel - pad, x = i % to * r->stride + k % r->kernel - pad;
             if (y < 0 || x < 0 || y >= side || x >= side) continue;
-            most = fmax(most, at(j, 0, ((n * o[1] + c) * side + y) * side + x));
+            most = fmax(most, at(j, 0, window_at(((const picture_job *)j->of)->last, r->channels, side, n, c, y, x)));
         }
-        error_add(e, element(j->d, j->out, (size_t)((n * o[1] + c) * o[2] * o[3] + i)), most);
+        error_add(e,
+                  element(j->d, j->out,
+                          (size_t)window_at(((const picture_job *)j->of)->last, r->channels, to, n, c, i / to, i % to)),
+                  most);
     }
 }
 
-static void bench_picture(gn_ctx *g, const picture_row *r) {
+static void bench_picture(gn_ctx *g, const picture_row *r, bool last) {
+    const picture_job of = { r, last };
     int64_t images = sized(r->images);
-    const gn_pool_desc pool = picture_pool(r);
     double theirs[9];
-    char line[120];
-    int64_t side = r->kernel ? (r->side + 2 * pool.before[0] - r->kernel) / r->stride + 1 : r->side;
+    char line[120], name[48];
+    int64_t side = picture_side(r);
     job j = { .d = GN_BF16,
               .n_in = r->kernel ? 1 : 3,
               .each = 20,
               .rests = true,
               .scale = 1,
-              .of = r,
+              .of = &of,
               .beside = theirs,
-              .in_shape = { GN_SHAPE(images, r->channels, r->side, r->side), GN_SHAPE(r->channels),
-                            GN_SHAPE(r->channels) },
-              .out_shape = GN_SHAPE(images, r->channels, side, side) };
-    if (!wanted(r->name)) return;
+              .in_shape = { last ? GN_SHAPE(images, r->side, r->side, r->channels)
+                                 : GN_SHAPE(images, r->channels, r->side, r->side),
+                            GN_SHAPE(r->channels), GN_SHAPE(r->channels) },
+              .out_shape =
+                  last ? GN_SHAPE(images, side, side, r->channels) : GN_SHAPE(images, r->channels, side, side) };
+    snprintf(name, sizeof name, "%s%s", r->name, last ? "_last" : "");
+    if (!wanted(name)) return;
     job_open(g, &j);
     snprintf(line, sizeof line, r->kernel ? "pool %d %d %d %d %d" : "norm %d %d %d %d", (int)images, r->channels,
              r->side, r->kernel ? r->kernel : r->groups, r->stride);
     torch_ask(line);
     int k = job_run(g, &j, build_picture, repeats(9));
     double work = 2e-12 * (r->reads * (double)count(&j.in_shape[0]) + (double)count(&j.out_shape));
-    row *out = add_row(r->name, "TB/s", 0.85 * copy_ceiling(), false);
+    row *out = add_row(name, "TB/s", 0.85 * copy_ceiling(), false);
     largest_error e = { 0 };
     for (int s = 0; s < 4; s++)
         (r->kernel ? picture_pool_error : picture_norm_error)(&j, r, s % images, s * 7919 % r->channels, &e);
@@ -101,5 +118,6 @@ static void bench_picture(gn_ctx *g, const picture_row *r) {
 }
 
 static void bench_pictures(gn_ctx *g) {
-    for (size_t i = 0; i < sizeof picture_rows / sizeof *picture_rows; i++) bench_picture(g, &picture_rows[i]);
+    for (size_t i = 0; i < sizeof picture_rows / sizeof *picture_rows; i++)
+        for (int last = picture_rows[i].kernel > 0; last >= 0; last--) bench_picture(g, &picture_rows[i], last);
 }

@@ -2566,6 +2566,126 @@ static void convs_with_residuals_agree_with_the_cpu(void) {
     }
 }
 
+/* Two pictures of a channels, side b, to 24 filters of c by c taps, stride e. */
+static gn_tensor build_few_channels(gn_ctx *g, const job *j, void **data) {
+    const gn_conv_desc d = { .stride = { j->e, j->e }, .before = { j->c / 2, j->c / 2 }, .after = { j->c / 3, 0 } };
+    return gn_conv(gn_data(g, j->d, GN_SHAPE(2, j->a, j->b, j->b + 3), data[0]),
+                   gn_data(g, j->d, GN_SHAPE(24, j->a, j->c, j->c), data[1]), gn_data(g, j->d, GN_SHAPE(24), data[2]),
+                   &d);
+}
+
+static void convs_of_few_channels_agree_with_the_cpu(void) {
+    static const job jobs[] = { { GN_BF16, 3, 23, 7, 2, 0 }, { GN_F16, 3, 16, 4, 4, 0 },   { GN_BF16, 1, 17, 5, 2, 0 },
+                                { GN_BF16, 2, 11, 3, 2, 0 }, { GN_F16, 3, 33, 16, 16, 0 }, { GN_BF16, 5, 9, 9, 8, 0 } };
+    for (int i = 0; i < TEST_COUNT(jobs); i++) {
+        const job *j = &jobs[i];
+        void *data[] = { random_bytes(j->d, 2 * j->a * j->b * (j->b + 3), 1),
+                         random_bytes(j->d, 24 * j->a * j->c * j->c, 1 / sqrt((double)(j->a * j->c * j->c))),
+                         random_bytes(j->d, 24, 1) };
+        compare("convs of few channels", build_few_channels, j, data, 0.02);
+        for (int k = 0; k < 3; k++) free(data[k]);
+    }
+}
+
+/* c images of a channels, side b: a conv of one tap, a pool, and a block of two convs past which what was pooled goes
+   through a conv of its own. */
+static gn_tensor build_pooled(gn_ctx *g, const job *j, void **data) {
+    const gn_shape near = GN_SHAPE(j->a, j->a, 3, 3), one = GN_SHAPE(j->a, j->a, 1, 1);
+    const gn_conv_desc plain = { 0 }, relu = { .clamps = true, .most = INFINITY };
+    const gn_pool_desc pool = { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } },
+                       mean = { .kernel = { 2, 2 }, .stride = { 1, 1 }, .kind = GN_POOL_AVERAGE };
+    gn_conv_desc adds = { .before = { 1, 1 }, .after = { 1, 1 } };
+    gn_tensor bias = gn_data(g, j->d, GN_SHAPE(j->a), data[3]), w = gn_data(g, j->d, one, data[1]),
+              x = gn_data(g, j->d, GN_SHAPE(j->c, j->a, j->b, j->b), data[0]),
+              h = gn_pool(gn_conv(x, w, bias, &relu), &pool);
+    adds.residual = gn_conv(h, w, GN_NONE, &plain);
+    h = gn_conv(gn_conv(h, w, bias, &relu), gn_data(g, j->d, near, data[2]), bias, &adds);
+    return gn_conv(gn_pool(h, &mean), w, GN_NONE, &plain);
+}
+
+static void convs_around_pools_agree_with_the_cpu(void) {
+    static const job jobs[] = { { GN_BF16, 128, 12, 4, 0, 0 },
+                                { GN_F16, 64, 9, 3, 0, 0 },
+                                { GN_BF16, 24, 8, 2, 0, 0 },
+                                { GN_BF16, 20, 7, 2, 0, 0 } };
+    for (int i = 0; i < TEST_COUNT(jobs); i++) {
+        const job *j = &jobs[i];
+        const int64_t n[] = { j->c * j->a * j->b * j->b, j->a * j->a, j->a * j->a * 9, j->a };
+        void *data[4];
+        double scale = 1 / sqrt((double)j->a);
+        for (int k = 0; k < 4; k++) data[k] = random_bytes(j->d, n[k], k == 1 ? 1.5 * scale : k == 2 ? scale / 2 : 1);
+        compare("convs around pools", build_pooled, j, data, 0.02);
+        for (int k = 0; k < 4; k++) free(data[k]);
+    }
+}
+
+/* c images of a channels, side b: between convs of one tap, filters of one channel each, some past a residual. */
+static gn_tensor build_depthwise(gn_ctx *g, const job *j, void **data) {
+    const gn_conv_desc plain = { 0 };
+    gn_conv_desc near = { .before = { 1, 1 }, .after = { 1, 1 }, .groups = j->a, .clamps = true, .most = 6 },
+                 far = { .stride = { 2, 2 }, .before = { 2, 3 }, .after = { 2, 1 }, .groups = j->a };
+    gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->c, j->a, j->b, j->b + 1), data[0]),
+              w = gn_data(g, j->d, GN_SHAPE(j->a, j->a, 1, 1), data[1]),
+              bias = gn_data(g, j->d, GN_SHAPE(j->a), data[4]), h = gn_conv(x, w, GN_NONE, &plain);
+    near.residual = h;
+    h = gn_conv(h, gn_data(g, j->d, GN_SHAPE(j->a, 1, 3, 3), data[2]), bias, &near);
+    return gn_conv(gn_conv(h, gn_data(g, j->d, GN_SHAPE(j->a, 1, 5, 5), data[3]), GN_NONE, &far), w, GN_NONE, &plain);
+}
+
+static void depthwise_convs_between_others_agree_with_the_cpu(void) {
+    static const job jobs[] = { { GN_BF16, 64, 9, 3, 0, 0 },
+                                { GN_F16, 24, 12, 2, 0, 0 },
+                                { GN_BF16, 200, 7, 2, 0, 0 } };
+    for (int i = 0; i < TEST_COUNT(jobs); i++) {
+        const job *j = &jobs[i];
+        const int64_t n[] = { j->c * j->a * j->b * (j->b + 1), j->a * j->a, j->a * 9, j->a * 25, j->a };
+        const double scale[] = { 1, 1 / sqrt((double)j->a), 0.3, 0.2, 1 };
+        void *data[5];
+        for (int k = 0; k < 5; k++) data[k] = random_bytes(j->d, n[k], scale[k]);
+        compare("depthwise convs", build_depthwise, j, data, 0.02);
+        for (int k = 0; k < 5; k++) free(data[k]);
+    }
+}
+
+/* Pictures are held as rows of channels, seen as planes: two steps of a conv, of which each reads what the last one
+   wrote. */
+static void states_of_rows_agree_with_the_cpu(void) {
+    if (compiles_only) {
+        test_skip("kernels are compiled, not run");
+        return;
+    }
+    enum { N = 2, C = 64, SIDE = 10, ALL = N * C * SIDE * SIDE };
+    static float out[2][2][ALL];
+    const gn_shape rows = GN_SHAPE(N, SIDE, SIDE, C);
+    void *x = random_bytes(GN_BF16, ALL, 1), *w = random_bytes(GN_BF16, C * C * 9, 1 / sqrt(C * 9.));
+    gn_conv_desc d = { .before = { 1, 1 }, .after = { 1, 1 } };
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *g = k ? gpu : cpu;
+        gn_tensor state = gn_state(g, GN_BF16, rows, x, "rows"), other = gn_state(g, GN_BF16, rows, x, "others"),
+                  filters = gn_weight(g, GN_BF16, GN_SHAPE(C, C, 3, 3), w, "filters");
+        for (int step = 0; step < 2; step++) {
+            gn_tensor seen = gn_permute(state, GN_AXES(0, 3, 1, 2));
+            d.residual = seen;
+            gn_tensor y = gn_conv(seen, filters, GN_NONE, &d);
+            d.residual = GN_NONE;
+            gn_assign(state, gn_permute(y, GN_AXES(0, 2, 3, 1)));
+            gn_assign(other, gn_permute(gn_conv(y, filters, GN_NONE, &d), GN_AXES(0, 2, 3, 1)));
+            CHECK_RESULT(gn_step(g), GN_OK);
+        }
+        CHECK_RESULT(gn_read(gn_cast(state, GN_F32), out[k][0], sizeof out[k][0]), GN_OK);
+        CHECK_RESULT(gn_read(gn_cast(other, GN_F32), out[k][1], sizeof out[k][1]), GN_OK);
+        gn_step(g);
+        gn_release(state);
+        gn_release(other);
+        gn_release(filters);
+        gn_step(g);
+    }
+    for (int s = 0; s < 2; s++)
+        for (int i = 0; i < ALL; i++) CHECK(fabsf(out[0][s][i] - out[1][s][i]) <= 0.05f + 0.02f * fabsf(out[0][s][i]));
+    free(x);
+    free(w);
+}
+
 /* Where nothing is left to keep them in, each run packs them, and what needs memory later takes theirs. */
 static void filters_without_room_are_packed_in_each_run(void) {
     if (compiles_only) {
@@ -2732,6 +2852,10 @@ static const test_entry tests[] = {
     TEST_ENTRY(filters_of_a_weight_are_packed_once),
     TEST_ENTRY(an_infinite_filter_stays_at_its_border),
     TEST_ENTRY(convs_with_residuals_agree_with_the_cpu),
+    TEST_ENTRY(convs_of_few_channels_agree_with_the_cpu),
+    TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
+    TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
+    TEST_ENTRY(states_of_rows_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
     TEST_ENTRY(matrices_solved_by_panels_have_the_bits_of_the_cpu),
     TEST_ENTRY(a_singular_matrix_among_others_gives_nan_alone),
