@@ -2432,10 +2432,8 @@ typedef struct gn_lay {
     uint32_t tail;  /* of a matmul: the loop that alone reads it, before which it runs; of that loop: the matmul; else
                        UINT32_MAX */
     size_t offset;  /* PLACE_BLOCK: bytes */
-    uint32_t with;   /* 1 + the next base that is born with this one; 0: none */
     uint8_t place;
     bool kernel; /* runs as a kernel of its own, or leads a loop */
-    bool early;  /* born with an earlier base, in whose kernel it is computed */
 } gn_lay;
 
 typedef struct gn_load {
@@ -2486,8 +2484,7 @@ GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *c
 /* Bytes of host memory that the layout of the part will hold, at least: to be charged before it is made. */
 GN_API uint64_t gn_layout_least(const gn_part *part);
 /* Lays the block out again for an executor that computes several steps in one kernel: it has raised `last` of what a
-   kernel reads later than its own step does, said `with` and `early` of what a kernel computes before its step, and
-   cleared `kernel` of what is never stored. Everything else stays.
+   kernel reads later than its own step does, and cleared `kernel` of what is never stored. Everything else stays.
    GN_OUT_OF_MEMORY, GN_LIMIT, and what the layout's `cancel` is set to. */
 GN_API gn_result gn_layout_pack(gn_layout *l, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
@@ -23480,14 +23477,13 @@ static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
     for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end) && !gn__layout_stops(l, i); i++) {
-        for (uint32_t x = l->lay[i].early ? 0 : i + 1; x; x = l->lay[x - 1].with) {
-            gn_lay *a = &l->lay[x - 1];
-            if (!a->kernel || a->place != GN_PLACE_BLOCK) continue;
+        gn_lay *a = &l->lay[i];
+        if (a->kernel && a->place == GN_PLACE_BLOCK) {
             a->offset = (size_t)gn__holes_alloc(&h, gn__lay_bytes(a));
-            uint32_t end = GN__MAX(a->last, x - 1);
+            uint32_t end = GN__MAX(a->last, i);
             if (end < p->n_nodes) {
                 a->own = dying[end];
-                dying[end] = x;
+                dying[end] = i + 1;
             }
         }
         for (uint32_t d = dying[i]; d && ok; d = l->lay[d - 1].own)

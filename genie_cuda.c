@@ -51,11 +51,11 @@
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
  * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
  *
- * Few rows. Products of two to 24 rows of 16 bits (beyond eight: by matrices of up to 8 Mi elements) run on tensor cores
- * whose left side is the weight: each weight is read once, straight into registers, and products of the same rows,
- * gated halves and residuals share a kernel as those of one row do, up to eight rows norms too. k is summed by a number
- * of warps that it alone says (few_warps), so a row's sums depend neither on the other rows, nor on how many there are,
- * nor on strides or on what shares the kernel.
+ * Few rows. Products of two to 24 rows of 16 bits (beyond eight: by matrices of up to 8 Mi elements) run on tensor
+ * cores whose left side is the weight: each weight is read once, straight into registers, and products of the same
+ * rows, gated halves and residuals share a kernel as those of one row do, up to eight rows norms too. k is summed by a
+ * number of warps that it alone says (few_warps), so a row's sums depend neither on the other rows, nor on how many
+ * there are, nor on strides or on what shares the kernel.
  *
  * One row by int8, int4 or fp8 with groups of a multiple of 64 (int4: 128) of k runs on tensor cores too: 32 lanes read
  * what follows on one another of a row of the weight, and of the instruction's products what stands on its diagonal
@@ -1806,7 +1806,7 @@ enum { PARAMS_MAX = 400 };
    embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
    number of keys of what is there before the plan runs; the attention computes it by itself. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length, beside[2];
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length;
     struct attention_form *written;
     bool inside, laid; /* laid: the attention `product` leaves its result as this step would copy it */
 } fusion;
@@ -5443,14 +5443,11 @@ static const char wgmma_text[] =
     "    else if (is) { typename P::E::O y[4]; e.template value<4>(in, v, y); vstore<4>(e.o + at, y); }\n"
     "  }\n"
     "}\n"
-    "// begin: the first of the product's blocks, where a kernel has several products that run at once\n"
-    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e, "
-    "u32 "
-    "begin) {\n"
+    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
     "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full "
-    "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0, block = (blockIdx.x - begin) / P::KC;\n"
+    "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0, block = blockIdx.x / P::KC;\n"
     "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? "
     "(int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
     "  if (threadIdx.x == 0) {\n"
@@ -5646,8 +5643,8 @@ static panels emit_panels(emit *e, uint32_t node, bool across, bool copied, cons
 }
 
 /* The map of a result that is stored in boxes. */
-static void emit_result_map(emit *e, const char *name, const epilogue *t, const product *p) {
-    emit_map(e, name, (gn_dtype)view_of(e, t->result)->dtype,
+static void emit_result_map(emit *e, const epilogue *t, const product *p) {
+    emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype,
              &(panels){ .node = e->layout->lay[t->result].base,
                         .inner = p->n,
                         .outer = p->m,
@@ -5692,9 +5689,8 @@ static void emit_warpgroup_launch(emit *e, const product_form *f, gn_dtype d, co
                        f->shared + (bulk ? (uint32_t)(f->height * 128 * (f->width == 192 ? 1 : 2)) : 0));
 }
 
-/* The type @_p of a product, or @_p and a number. a, b: its sides; at, bt: how they lie there. */
+/* What the type @_p of a product says of it. a, b: its sides; at, bt: how they lie there. */
 typedef struct warpgroup_type {
-    const char *number;
     panels a, b;
     bool at, bt, registers, bulk, next, early[2];
     int64_t total;
@@ -5703,10 +5699,10 @@ typedef struct warpgroup_type {
 static void put_warpgroup_type(text *y, const product *given, const product_form *f, const epilogue *t, gn_dtype d,
                                const warpgroup_type *w) {
     put(y,
-        "struct @_p%s { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static "
+        "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static "
         "const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n",
-        w->number, (long long)given->m, (long long)given->n, (long long)given->k, (long long)w->total,
-        (long long)f->rows, (long long)f->columns);
+        (long long)given->m, (long long)given->n, (long long)given->k, (long long)w->total, (long long)f->rows,
+        (long long)f->columns);
     put(y,
         "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, "
         "BULK = %d, BUFFERS = %d, STEP = %d, EARLY_A = %d, EARLY_B = %d, NEXT = %d };\n  static M void mma(float *d, "
@@ -5730,8 +5726,7 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     gn_dtype d = view_of(e, xa)->dtype;
     int h = f->height, w = f->width;
     size_t scratch = 0;
-    warpgroup_type type = { .number = "",
-                            .at = f->turn ? f->bt : f->at,
+    warpgroup_type type = { .at = f->turn ? f->bt : f->at,
                             .bt = f->turn ? f->at : f->bt,
                             .bulk = warpgroup_bulk(e, given, f, t),
                             .total = f->tiles * p->batches };
@@ -5752,8 +5747,8 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     put_warpgroup_type(&e->types, given, f, t, d, &type);
     emit_map(e, "a", d, &type.a);
     emit_map(e, "b", d, &type.b);
-    if (type.bulk) emit_result_map(e, "c", t, p);
-    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e, 0);\n", type.bulk ? "&c" : "0");
+    if (type.bulk) emit_result_map(e, t, p);
+    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", type.bulk ? "&c" : "0");
     e->waits = e->waits && !type.early[0] && !type.early[1]; /* no more: it reads before it waits */
     emit_warpgroup_launch(e, f, d, e->tail ? "_epilogue" : "", type.bulk,
                           (f->parts > 1 || type.total < most ? type.total : most) * f->parts);
@@ -6633,118 +6628,6 @@ static void emit_product(emit *e, uint32_t node) {
     emit_own_product(e, &x, f);
     e->moved = 0;
     e->when = LAUNCH_ALWAYS;
-}
-
-/* ---- products of the same rows by several weights, of which the blocks run at once: one kernel by warpgroups ---- */
-
-enum { MOST_BESIDE = 3 };
-
-static bool beside_alike(const emit *e, const matmul *x, const matmul *first) {
-    uint32_t bias = bias_of(e, x->t.node);
-    if (x->d != first->d || (x->d != GN_F16 && x->d != GN_BF16) || x->moves || x->p.batches != 1 || x->t.loop ||
-        x->p.m != first->p.m || x->p.k != first->p.k || x->p.am != first->p.am || x->p.ak != first->p.ak ||
-        x->t.has_bias != first->t.has_bias || x->t.vector != first->t.vector || x->p.n % 8 ||
-        is_of_few_rows(e, &x->shape, x->d) || view_of(e, x->t.node)->dtype != x->d)
-        return false;
-    return bias == GN_NO_NODE || (view_of(e, bias)->strides[0] == 1 && base_offset(e, bias) % 16 == 0);
-}
-
-/* The form of all of them, as of one product that is as wide as they are together. False: another kernel would compute
-   that, a side would be copied, or not all blocks run at once. */
-static bool beside_choose(const emit *e, const uint32_t *nodes, uint32_t n, product_form *f) {
-    const matmul first = matmul_of(e, nodes[0]);
-    product all = first.shape;
-    int64_t tiles = 0;
-    all.n = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const matmul x = matmul_of(e, nodes[i]);
-        if (!beside_alike(e, &x, &first)) return false;
-        all.n += x.p.n;
-    }
-    all.bk = all.n;
-    *f = product_choose(e, &all, first.d, 0);
-    if (!f->stages || f->turn) return false;
-    for (uint32_t i = 0; i < n; i++) {
-        const matmul x = matmul_of(e, nodes[i]);
-        product_form own = *f;
-        product_bind(e, &x.p, &own, x.d, base_offset(e, x.xa), base_offset(e, x.xb));
-        if (!own.stages || own.copied[0] || own.copied[1] || (i && (own.at != f->at || own.bt != f->bt))) return false;
-        if (!i) *f = own;
-        tiles += blocks_for(x.p.m, f->height) * blocks_for(x.p.n, f->width);
-    }
-    return tiles * f->parts <= warpgroup_blocks(e, f);
-}
-
-/* The parameters of the one that is number i, and what makes them the block's from `begin` on. */
-static void emit_beside_params(emit *e, const matmul *x, uint32_t i, const panels *b, bool bulk, int64_t begin) {
-    char name[3][12];
-    uint32_t bias = bias_of(e, x->t.node);
-    for (int k = 0; k < 3; k++)
-        snprintf(name[k], sizeof name[k], "%s%u", ((const char *const[]){ "b", "c", "bias" })[k], i);
-    emit_map(e, name[0], x->d, b);
-    if (bulk) emit_result_map(e, name[1], &x->t, &x->p);
-    if (!i) {
-        put(&e->body, "  const tmap *tb = &b0, *tc = %s;\n  @_e to = e;\n  u32 begin = 0;\n", bulk ? "&c0" : "0");
-        return;
-    }
-    snprintf(name[1], sizeof name[1], "o%u", i);
-    emit_node(e, x->t.node, types[x->d].name, false, name[1]);
-    if (bias != GN_NO_NODE) emit_node(e, bias, types[x->d].name, true, name[2]);
-    put(&e->body, "  if (blockIdx.x >= %lldu) { tb = &b%u; begin = %lldu; to.o = o%u;", (long long)begin, i,
-        (long long)begin, i);
-    if (bulk) put(&e->body, " tc = &c%u;", i);
-    if (bias != GN_NO_NODE) put(&e->body, e->waits ? " to.bias = now(bias%u);" : " to.bias = bias%u;", i);
-    put(&e->body, " }\n");
-}
-
-/* A block's own product, by the type of its width. */
-static void put_beside_calls(emit *e, const uint32_t *nodes, uint32_t n, const product_form *f) {
-    int64_t begin = 0;
-    for (uint32_t i = 0, first = 0; i < n; i++) {
-        const product p = matmul_of(e, nodes[i]).p;
-        begin += blocks_for(p.m, f->height) * blocks_for(p.n, f->width) * f->parts;
-        if (i + 1 < n && matmul_of(e, nodes[i + 1]).p.n == p.n) continue;
-        put(&e->body, first ? "  else " : "  ");
-        if (i + 1 < n) put(&e->body, "if (begin < %lldu) ", (long long)begin);
-        put(&e->body, "wgmma_matmul<@_p%u>(&a, tb, tc, to, begin);\n", first);
-        first = i + 1;
-    }
-}
-
-/* Those of one width, which stand side by side, have one type. */
-static void emit_beside(emit *e, const uint32_t *nodes, uint32_t n) {
-    char numbers[MOST_BESIDE][12];
-    product_form f;
-    int64_t begin = 0, width = 0;
-    size_t scratch = 0;
-    (void)beside_choose(e, nodes, n, &f);
-    emit_early(e);
-    for (uint32_t i = 0; i < n; i++) {
-        const matmul x = matmul_of(e, nodes[i]);
-        product_form own = f;
-        warpgroup_type type = { .number = numbers[i], .at = f.at, .bt = f.bt, .next = true };
-        snprintf(numbers[i], sizeof numbers[i], "%u", i);
-        type.bulk = warpgroup_bulk(e, &x.p, &f, &x.t);
-        own.rows = blocks_for(x.p.m, f.height);
-        own.columns = blocks_for(x.p.n, f.width);
-        type.total = own.rows * own.columns;
-        type.a = emit_panels(e, x.xa, f.at, false, &x.p, x.p.m, x.p.am, x.p.ak, &x.p.a, f.height, &scratch);
-        type.b = emit_panels(e, x.xb, f.bt, false, &x.p, x.p.n, x.p.bn, x.p.bk, &x.p.b, f.width, &scratch);
-        type.early[1] = panels_early(e, &type.b, x.xb);
-        if (!i) {
-            put_epilogue(e, &x.t, x.d);
-            put_wgmma(&e->types, "@_mma", f.width, x.d, false, f.at, f.bt);
-            emit_map(e, "a", x.d, &type.a);
-        }
-        if (x.p.n != width) put_warpgroup_type(&e->types, &x.p, &own, &x.t, x.d, &type);
-        emit_beside_params(e, &x, i, &type.b, type.bulk, begin);
-        width = x.p.n;
-        begin += type.total * f.parts;
-    }
-    put_beside_calls(e, nodes, n, &f);
-    e->waits = false; /* it reads before it waits */
-    emit_warpgroup_launch(e, &f, view_of(e, nodes[0])->dtype, n > 2 ? "_beside_3" : "_beside_2",
-                          warpgroup_bulk(e, &(product){ .n = 8 }, &f, &(epilogue){ .result = nodes[0] }), begin);
 }
 
 /* >>indexing =========================================================================================
@@ -15553,55 +15436,6 @@ static void fuse_appends(emit *e, uint32_t i) {
     e->fusions[j - 1].pages = i + 1;
 }
 
-/* Of step i and those beside it the nodes: of one width side by side. */
-static void beside_nodes(const emit *e, uint32_t i, uint32_t *nodes, uint32_t *n) {
-    const fusion *u = &e->fusions[i];
-    nodes[(*n)++] = e->layout->steps[i].node;
-    for (int k = 0; k < MOST_BESIDE - 1 && u->beside[k]; k++) {
-        uint32_t node = e->layout->steps[u->beside[k] - 1].node, at = *n;
-        int64_t width = view_of(e, node)->dims[view_of(e, node)->rank - 1];
-        for (; at > 1; at--) {
-            const gn_view *before = view_of(e, nodes[at - 1]), *first = view_of(e, nodes[0]);
-            int64_t own = before->dims[before->rank - 1];
-            if (own == width || width != first->dims[first->rank - 1]) break;
-            nodes[at] = nodes[at - 1];
-        }
-        nodes[at] = node;
-        ++*n;
-    }
-}
-
-/* Products of the same rows by other weights that come soon: the first computes them too. Their results are born with
-   its own. */
-static void fuse_beside(emit *e, uint32_t i) {
-    const gn_layout *l = e->layout;
-    fusion *u = &e->fusions[i];
-    uint32_t nodes[MOST_BESIDE], n = 0, found = 0, node = l->steps[i].node;
-    product_form f;
-    if (!emit_has_warpgroups(e) || e->invariant || l->steps[i].tail || l->lay[node].place != GN_PLACE_BLOCK) return;
-    for (uint32_t j = i + 1; j < l->n_steps && j <= i + APPEND_REACH && found < MOST_BESIDE - 1; j++) {
-        uint32_t other = l->steps[j].node;
-        bool may = !l->steps[j].n_instrs && !l->steps[j].tail && !e->fusions[j].inside && !e->fusions[j].product &&
-                   (node_is(e, other, GN_OP_MATMUL) || node_is(e, other, GN_OP_LINEAR)) &&
-                   e->part->nodes[other].op == e->part->nodes[node].op && input(e, other, 0) == input(e, node, 0) &&
-                   l->lay[other].place == GN_PLACE_BLOCK && l->lay[other].kernel;
-        for (uint32_t k = 1; may && k < e->part->nodes[other].n_ins; k++) may = is_constant(e, input(e, other, k));
-        if (!may) continue;
-        u->beside[found] = j + 1;
-        n = 0;
-        beside_nodes(e, i, nodes, &n);
-        if (beside_choose(e, nodes, n, &f)) found++;
-        else u->beside[found] = 0;
-    }
-    for (uint32_t k = 0; k < found; k++) {
-        uint32_t other = l->steps[u->beside[k] - 1].node;
-        fuse_in(e, u->beside[k] - 1, i);
-        e->layout->lay[other].early = true;
-        e->layout->lay[other].with = e->layout->lay[node].with;
-        e->layout->lay[node].with = other + 1;
-    }
-}
-
 /* First the steps that one reads: loops behind products, appends, rows; then what they are together. */
 static bool fuse_by_step(emit *e, const readers *r) {
     for (uint32_t i = 0; i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
@@ -15610,10 +15444,9 @@ static bool fuse_by_step(emit *e, const readers *r) {
         if (e->fusions[i].inside || e->fusions[i].product) continue;
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, r, i);
         else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR) ||
-                 node_is(e, node, GN_OP_LINEAR_QUANTIZED)) {
+                 node_is(e, node, GN_OP_LINEAR_QUANTIZED))
             fuse_vector(e, r, i);
-            if (!e->fusions[i].product && !e->fusions[i].inside) fuse_beside(e, i);
-        } else if (is_attention(e, node)) fuse_attention(e, r, i);
+        else if (is_attention(e, node)) fuse_attention(e, r, i);
         else if (node_is(e, node, GN_OP_PAGE_APPEND) || (node_is(e, node, GN_OP_KV_APPEND) && appends_several(e, node)))
             fuse_appends(e, i);
         /* a failed run puts back what lies there */
@@ -15654,13 +15487,8 @@ static bool fuse_steps(emit *e) {
 static bool emit_fused(emit *e, size_t i) {
     const fusion *u = &e->fusions[i];
     uint32_t appends[MOST_APPENDS], n = 0;
-    if (!u->inside && !u->product && !u->rows && !u->pages && !u->beside[0]) return false;
+    if (!u->inside && !u->product && !u->rows && !u->pages) return false;
     if (u->inside) return true;
-    if (u->beside[0]) {
-        beside_nodes(e, (uint32_t)i, appends, &n);
-        emit_beside(e, appends, n);
-        return true;
-    }
     if (u->pages) {
         for (uint32_t m = (uint32_t)i + 1; m && n < MOST_APPENDS; m = e->fusions[m - 1].pages)
             appends[n++] = e->layout->steps[m - 1].node;
@@ -18573,8 +18401,7 @@ static uint32_t step_owner(const plan *p, uint32_t k) {
     if (!e->fusions[k].inside) return k;
     for (uint32_t i = 0; i < p->layout.n_steps; i++) {
         const fusion *u = &e->fusions[i];
-        const uint32_t taken[] = { u->product, u->loop,    u->best,      u->append[0], u->append[1],
-                                   u->turn[0], u->turn[1], u->beside[0], u->beside[1] };
+        const uint32_t taken[] = { u->product, u->loop, u->best, u->append[0], u->append[1], u->turn[0], u->turn[1] };
         for (size_t j = 0; j < sizeof taken / sizeof *taken; j++)
             if (taken[j] == k + 1 && !u->inside) return i;
         if (u->vectors && vectors_have(e, &e->vectors[u->vectors - 1], k)) return i;
@@ -19153,7 +18980,7 @@ static int candidates_find(const plan *p, candidate *all) {
     for (size_t i = 0; i < p->layout.n_steps && n < SHAPES_A_PLAN; i++) {
         const gn_kernel_step *step = &p->layout.steps[i];
         if (step->n_instrs || e->fusions[i].vectors || e->fusions[i].inside || e->fusions[i].product ||
-            e->fusions[i].beside[0] || !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR)))
+            !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR)))
             continue;
         emit at = *e;
         at.tail = tail_of(e, i);

@@ -530,46 +530,6 @@ static void products_of_few_rows_agree_with_the_cpu(void) {
     }
 }
 
-/* a rows of c by three matrices of b, e and e columns; form bit 0: columns along memory, 1: a bias each, 2: the first is
-   used before the others are there */
-static gn_tensor build_beside(gn_ctx *g, const job *j, void **data) {
-    const int64_t widths[3] = { j->b, j->e, j->e };
-    gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->a, j->c), data[0]), y[3];
-    for (int i = 0; i < 3; i++) {
-        gn_tensor w =
-            gn_weight(g, j->d, j->form & 1 ? GN_SHAPE(widths[i], j->c) : GN_SHAPE(j->c, widths[i]), data[1 + i], "w");
-        if (j->form & 1) w = gn_transpose(w, 0, 1);
-        if (j->form & 2) y[i] = gn_linear(x, w, gn_data(g, j->d, GN_SHAPE(widths[i]), data[4]));
-        else y[i] = gn_matmul(x, w);
-        if (j->form & 4) y[i] = gn_softmax(y[i], 1);
-    }
-    return gn_concat(y, 3, 1);
-}
-
-/* Queries, keys and values of many rows: one kernel where their blocks run at once. */
-static void products_of_the_same_rows_run_beside_each_other(void) {
-    static const int64_t shapes[][4] = { { 33, 256, 512, 64 },
-                                         { 200, 384, 384, 384 },
-                                         { 512, 512, 1024, 128 },
-                                         { 100, 64, 200, 256 },
-                                         { 40, 1024, 512, 520 } };
-    gn_stats before, after;
-    for (int k = 0; k < TEST_COUNT(shapes) * 8; k++) {
-        const int64_t *s = shapes[k / 8];
-        job j = { k & 1 ? GN_F16 : GN_BF16, s[0], s[1], s[2], s[3], k % 8 };
-        double spread = 1 / sqrt((double)j.c);
-        void *data[5] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, j.b * j.c, spread),
-                          random_bytes(j.d, j.e * j.c, spread), random_bytes(j.d, j.e * j.c, spread),
-                          random_bytes(j.d, j.b + j.e, 1) };
-        if (!compiles_only) gn_get_stats(gpu, &before);
-        compare("products beside each other", build_beside, &j, data, eps_of(j.d) * 16);
-        if (!compiles_only) gn_get_stats(gpu, &after);
-        bool one = !compiles_only && tensor_cores() == 90 && !(j.form & 4) && !getenv("GENIE_CUDA_FUSE");
-        if (one) CHECK(after.kernels_run - before.kernels_run <= 4); /* with the three copies of the concat */
-        for (int i = 0; i < 5; i++) free(data[i]);
-    }
-}
-
 /* Products of all directions and with what follows them, as cuBLASLt computes them. In a context of its own, whose
    plans are new. */
 static void products_by_blas_are_as_exact_as_our_own(void) {
@@ -2836,7 +2796,6 @@ static const test_entry tests[] = {
     TEST_ENTRY(products_by_blas_are_as_exact_as_our_own),
     TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions),
     TEST_ENTRY(products_of_few_rows_agree_with_the_cpu),
-    TEST_ENTRY(products_of_the_same_rows_run_beside_each_other),
     TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
     TEST_ENTRY(loops_after_products_agree_with_the_cpu),
     TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
