@@ -14298,7 +14298,8 @@ static bool are_never_appended(const emit *e, uint32_t node, uint32_t from) {
 
 /* ---- steps of one row ---- */
 
-/* The step that alone reads the product: a loop over the same elements, or 0. */
+/* The step that alone reads the product: a loop over the same elements, or 0. One whose result is wider and read again
+   is left to what reads it: rows sum numbers of 16 bits in an order of their own, and it is more to store. */
 static uint32_t fusable_loop(const emit *e, const readers *r, uint32_t node) {
     const gn_layout *l = e->layout;
     if (r->reads[node] != 1 || r->held[node]) return 0;
@@ -14312,7 +14313,8 @@ static uint32_t fusable_loop(const emit *e, const readers *r, uint32_t node) {
             bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 &&
                         gn_view_count(view_of(e, s->node)) == gn_view_count(view_of(e, node)) &&
                         !e->fusions[i].inside && !e->fusions[i].product;
-            return fits ? i + 1 : 0;
+            bool wider = types[view_of(e, s->node)->dtype].bytes > types[view_of(e, node)->dtype].bytes;
+            return fits && (!wider || r->held[s->node]) ? i + 1 : 0;
         }
     }
     return 0;
