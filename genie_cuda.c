@@ -9795,6 +9795,16 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     return true;
 }
 
+/* A conv's parameters, as they lie. */
+static void emit_conv_operands(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    const char *type = types[view_of(e, node)->dtype].name;
+    emit_node(e, input(e, node, 0), type, true, "x");
+    emit_node(e, input(e, node, 1), type, true, "w");
+    if (bias) emit_node(e, input(e, node, 2), type, true, "bias");
+    if (residual) emit_node(e, input(e, node, bias ? 3 : 2), type, true, "residual");
+    emit_node(e, node, type, false, "o");
+}
+
 /* ---- filters of one channel each ---- */
 
 static const char conv_depth_text[] =
@@ -9920,7 +9930,6 @@ static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, co
     enum { WINDOW = 12, TURNS = 4 }; /* places that a thread keeps; blocks to a processor */
     const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
-    const char *type = types[x->dtype].name;
     if (!depth_fits_rows(e, node) || x->strides[1] != 1 || base_offset(e, input(e, node, 0)) % 16) return false;
     for (int i = 0; i < 4; i++)
         if (i != 1 && (x->strides[i] % 8 || x->strides[i] < 0)) return false;
@@ -9929,11 +9938,7 @@ static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, co
     int64_t all = blocks_for(out->dims[0] * out->dims[2] * blocks_for(out->dims[3], places), 256 / wide),
             blocks = blocks_for(TURNS * emit_processors(e), across);
     put_conv(e, node, bias, residual);
-    emit_node(e, input(e, node, 0), type, true, "x");
-    emit_node(e, input(e, node, 1), type, true, "w");
-    if (bias) emit_node(e, input(e, node, 2), type, true, "bias");
-    if (residual) emit_node(e, input(e, node, bias ? 3 : 2), type, true, "residual");
-    emit_node(e, node, type, false, "o");
+    emit_conv_operands(e, node, bias, residual);
     put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %d>(x, w, %s, %s, o);\n", (long long)places, (long long)wide,
         lies_as_rows(out), bias ? "bias" : "0", residual ? "residual" : "0");
     char name[64];
@@ -9948,7 +9953,6 @@ static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const g
     enum { MEMORY = 32 << 10, TAPS = 49, EXTENT = 16, PLANES = 32 };
     const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
-    const char *type = types[x->dtype].name;
     int n = x->rank - 2, size = types[x->dtype].bytes, tall = n > 1;
     if (n > 2 || x->dims[1] != a[1] || out->dims[1] > a[1] * CONV_FEW || (a[0] & 1) || always_wide()) return false;
     const int64_t *across = a + 4 * n, *down = a + 4; /* stride, dilation, before, after of an axis */
@@ -9976,11 +9980,7 @@ static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const g
         vector /= 2;
     if (!dense) return false;
     put_conv(e, node, bias, residual);
-    emit_node(e, input(e, node, 0), type, true, "x");
-    emit_node(e, input(e, node, 1), type, true, "w");
-    if (bias) emit_node(e, input(e, node, 2), type, true, "bias");
-    if (residual) emit_node(e, input(e, node, bias ? 3 : 2), type, true, "residual");
-    emit_node(e, node, type, false, "o");
+    emit_conv_operands(e, node, bias, residual);
     put(&e->body, "  conv_depth<@_p, %lld, %lld, %lld, %lld>(x, w, %s, %s, o);\n", (long long)planes, (long long)band,
         (long long)r, (long long)vector, bias ? "bias" : "0", residual ? "residual" : "0");
     char name[64];
