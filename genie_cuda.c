@@ -97,7 +97,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 37
+#define GN__CU_GENERATOR 38
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -2494,7 +2494,7 @@ enum { ROW_WIDEST = 8192 }; /* elements of a row that one block takes well; of a
 /* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a
    part by `lanes` of them, `vector` neighbours to each in turn, of which halves are joined first. How many threads have
    the lanes, and how elements come from memory, changes nothing. */
-/* narrow: of floats of 16 bits */
+/* narrow: what is summed up has 16 bits */
 typedef struct row_order {
     int64_t vector, parts, span;
     int lanes;
@@ -2516,6 +2516,9 @@ static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
     w.parts = n ? blocks_for(n, w.span) : 1;
     return w;
 }
+
+/* Neighbours that a thread sums up at once: 16 bytes of them, and 8 of f32, which are often made of 16 bits. */
+static int64_t row_vector(int bytes) { return bytes == 4 ? 8 : 16 / bytes; }
 
 typedef struct reduction {
     gn_view kept, reduced;
@@ -3097,31 +3100,14 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
     return sums && types[dtype].real ? types[dtype].bytes : 0;
 }
 
-/* All that a group reads and stores of elements has 16 bits, whatever it is cast to between. */
-static bool row_is_narrow(const row_kernel *k) {
-    bool any = false;
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        if (!k->loads[i].by_row && types[k->loads[i].dtype].bytes != 2) return false;
-        any = any || !k->loads[i].by_row;
-    }
-    for (uint32_t m = 0; m < k->g->n_steps; m++)
-        if (k->g->steps[m].full && k->g->steps[m].stored &&
-            types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes != 2)
-            return false;
-    return any;
-}
-
-/* By the first step that sums; those of a group agree. */
+/* By the first step that sums; those of a group agree. What the group reads and stores says nothing where it sums: a
+   value may come from memory, or be kept there, and the bits of what is summed up are to stay. */
 static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
-    bool narrow = bytes == 4 && row_is_narrow(k);
-    row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n,
-                           16 / (narrow  ? 2
-                                 : bytes ? bytes
-                                         : row_largest(k)),
+    row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, row_vector(bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
-    w.narrow = narrow || bytes == 2;
+    w.narrow = bytes == 2;
     return w;
 }
 
@@ -3869,7 +3855,7 @@ static bool rows_plan(const emit *e, rows *laid, const gn_view *in, const gn_vie
     if (!laid->count || !laid->n) return false;
     laid->along = true;
     for (int i = axis + 1; i < in->rank; i++) laid->along = laid->along && in->dims[i] == 1;
-    row_order w = order_of(e->invariant ? 1 : laid->count, laid->n, 16 / bytes, laid->along);
+    row_order w = order_of(e->invariant ? 1 : laid->count, laid->n, row_vector(bytes), laid->along);
     laid->vector = w.vector;
     laid->wide = laid->vector > 1 && laid->in_stride == 1 && laid->out_stride == 1 &&
                  in_offset % (laid->vector * bytes) == 0 && strides_fit(&laid->in, laid->vector) &&
@@ -3910,7 +3896,7 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     text value = { 0 };
     char members[60], acc[40];
     reduce_plan(&r,
-                order_of(e->invariant ? 1 : rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes,
+                order_of(e->invariant ? 1 : rows_of_x->count, rows_of_x->n, row_vector(types[in->dtype].bytes),
                          rows_of_x->along),
                 base_offset(e, x), types[in->dtype].bytes);
     put(&value,

@@ -593,12 +593,69 @@ TEST(sums_over_rows_of_any_length_are_those_of_dense_ones_on_every_instruction_p
     }
 }
 
+/* ---- what is read beside ---- */
+
+enum { MOST_BESIDE = 6 };
+
+static size_t bytes_of(gn_tensor t) {
+    gn_info info = { .result = GN_OK };
+    size_t n = gn_describe(t, &info) == GN_OK ? gn_dtype_bytes(info.dtype) : 0;
+    for (int i = 0; i < info.shape.rank; i++) n *= (size_t)info.shape.dims[i];
+    return n;
+}
+
+/* A reduction of an expression in `wide` of what `d` holds, and in t[1], t[2], ... what it comes from. */
+static int sum_and_parts(gn_ctx *g, gn_dtype d, gn_dtype wide, const void *data, gn_shape shape, int kind,
+                         gn_tensor *t) {
+    gn_tensor x = gn_data(g, d, shape, data), f = gn_cast(x, wide), h = gn_mul(f, gn_exp(gn_mul_c(f, 0.25)));
+    gn_axes axes = kind % 3 == 0 ? GN_AXES(1) : kind % 3 == 1 ? GN_AXES(0) : GN_AXES(0, 1);
+    gn_tensor squares = gn_square(h), s = kind / 3 % 2 ? gn_mean(squares, axes, true) : gn_sum(h, axes, true);
+    t[1] = f, t[2] = h, t[3] = squares, t[4] = s;
+    t[5] = gn_cast(gn_div(h, gn_add(gn_abs(s), gn_scalar(g, wide, 1))), d);
+    t[0] = kind / 6 ? gn_softmax(t[5], kind % 3 == 1 ? 0 : 1) : s;
+    return kind / 6 ? 6 : 4;
+}
+
+/* The same bits whether the result alone is read, or with any of its parts, which are then stored. */
+static void check_beside(gn_ctx *g, gn_dtype d, gn_dtype wide, const void *data, gn_shape shape, int kind) {
+    static char alone[8 * 64 * 2048], other[8 * 64 * 2048], part[8 * 64 * 2048];
+    int n = MOST_BESIDE;
+    for (int k = 0; k < n; k++) {
+        gn_tensor t[MOST_BESIDE], read[2];
+        n = sum_and_parts(g, d, wide, data, shape, kind, t);
+        read[0] = t[0], read[1] = t[k];
+        size_t bytes[2] = { bytes_of(t[0]), bytes_of(t[k]) };
+        REQUIRE(bytes[0] && bytes[0] <= sizeof other && bytes[1] <= sizeof part);
+        REQUIRE(gn_read_many(read, k ? 2 : 1, (void *[]){ k ? other : alone, part }, bytes) == GN_OK);
+        gn_step(g);
+        if (k && memcmp(alone, other, bytes[0]) != 0)
+            test_fail(__FILE__, __LINE__, "%s to %s, %d x %d, kind %d: other bits with part %d read", gn_dtype_name(d),
+                      gn_dtype_name(wide), (int)shape.dims[0], (int)shape.dims[1], kind, k);
+    }
+}
+
+TEST(what_is_read_beside_changes_no_bit) {
+    static const gn_dtype from[] = { GN_F16, GN_BF16, GN_F32, GN_F16 }, to[] = { GN_F32, GN_F32, GN_F64, GN_F64 };
+    static const int16_t rows[] = { 1, 8, 64 }, lengths[] = { 96, 160, 384, 1000, 2048 };
+    const char *named = getenv("GENIE_TEST_DEVICES");
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = named ? named : "cpu", .threads = 2 });
+    fill_pools(g);
+    for (int i = 0; i < 3 * 5; i++) {
+        gn_shape shape = GN_SHAPE(rows[i % 3], lengths[i / 3]);
+        for (int dtype = 0; dtype < TEST_COUNT(from); dtype++)
+            for (int k = 0; k < 3; k++)
+                check_beside(g, from[dtype], to[dtype], pools[from[dtype]], shape, (int)test_random_int(0, 11));
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(views_and_cuts_on_one_device_change_no_bit),
         TEST_ENTRY(views_and_cuts_on_every_instruction_path_change_no_bit),
         TEST_ENTRY(sums_over_rows_of_any_length_are_those_of_dense_ones_on_every_instruction_path),
         TEST_ENTRY(places_change_no_bit),
+        TEST_ENTRY(what_is_read_beside_changes_no_bit),
         LARGE_ENTRIES(F64),
         LARGE_ENTRIES(F32),
         LARGE_ENTRIES(F16),
