@@ -152,6 +152,7 @@ typedef struct pool_access {
     X(cuMemFreeAsync, "cuMemFreeAsync", (gn__cu_ptr, gn__cu_handle))                                                \
     X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (gn__cu_handle *, int))                               \
     X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (gn__cu_handle, int, void *))                                 \
+    X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (gn__cu_handle, size_t))                                                  \
     X(cuMemHostAlloc, "cuMemHostAlloc", (void **, size_t, unsigned))                                                \
     X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                                     \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                 \
@@ -807,6 +808,7 @@ struct device {
     kernel *newest, *oldest;
     size_t n_kernels, n_unheld;
     module *modules;
+    int refused; /* the driver's error when it last did not load a program */
 #ifdef GENIE_TEST
     uint64_t kinds[4096]; /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
 #endif
@@ -2517,9 +2519,6 @@ static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
     return w;
 }
 
-/* Neighbours that a thread sums up at once: 16 bytes of them, and 8 of f32, which are often made of 16 bits. */
-static int64_t row_vector(int bytes) { return bytes == 4 ? 8 : 16 / bytes; }
-
 typedef struct reduction {
     gn_view kept, reduced;
     int64_t n, r, vector, parts, span;
@@ -3105,7 +3104,7 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
 static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
-    row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, row_vector(bytes ? bytes : row_largest(k)),
+    row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
     w.narrow = bytes == 2;
     return w;
@@ -3855,7 +3854,7 @@ static bool rows_plan(const emit *e, rows *laid, const gn_view *in, const gn_vie
     if (!laid->count || !laid->n) return false;
     laid->along = true;
     for (int i = axis + 1; i < in->rank; i++) laid->along = laid->along && in->dims[i] == 1;
-    row_order w = order_of(e->invariant ? 1 : laid->count, laid->n, row_vector(bytes), laid->along);
+    row_order w = order_of(e->invariant ? 1 : laid->count, laid->n, 16 / bytes, laid->along);
     laid->vector = w.vector;
     laid->wide = laid->vector > 1 && laid->in_stride == 1 && laid->out_stride == 1 &&
                  in_offset % (laid->vector * bytes) == 0 && strides_fit(&laid->in, laid->vector) &&
@@ -3896,7 +3895,7 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     text value = { 0 };
     char members[60], acc[40];
     reduce_plan(&r,
-                order_of(e->invariant ? 1 : rows_of_x->count, rows_of_x->n, row_vector(types[in->dtype].bytes),
+                order_of(e->invariant ? 1 : rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes,
                          rows_of_x->along),
                 base_offset(e, x), types[in->dtype].bytes);
     put(&value,
@@ -16191,7 +16190,7 @@ static void compile_programs(program *programs, size_t n, const gn_flag *cancel)
 static module *module_load(struct device *d, const char *key, const char *texts, size_t n_texts, const char *code) {
     module *m = (module *)alloc_zero(sizeof *m);
     if (m) m->texts = (char *)gn_alloc(n_texts);
-    if (!m || !m->texts || cu.cuModuleLoadDataEx(&m->handle, code, 0, NULL, NULL) != 0) {
+    if (!m || !m->texts || (d->refused = cu.cuModuleLoadDataEx(&m->handle, code, 0, NULL, NULL)) != 0) {
         if (m) gn_free(m->texts);
         gn_free(m);
         return NULL;
@@ -17754,17 +17753,40 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
     return r;
 }
 
+static const kernel *plan_not_loaded(const plan *p) {
+    for (size_t i = 0; i < p->emit.n_launches; i++)
+        if (p->emit.launches[i].kernel && !p->emit.launches[i].kernel->function) return p->emit.launches[i].kernel;
+    return NULL;
+}
+
+/* Gives memory back to the driver, which takes none of this process's pool for code. False: nothing is left to give. */
+static bool code_room(executor *x, bool *trimmed) {
+    bool more = packs_drop(x) || area_drop_one(x) || evict_one(x);
+    if (!more && *trimmed) return false;
+    *trimmed = true;
+    return !x->device->pool || (cu.cuStreamSynchronize(x->stream) == 0 && cu.cuMemPoolTrimTo(x->device->pool, 0) == 0);
+}
+
+static gn_result kernel_fail(const struct device *d, const kernel *k, gn_fault *f) {
+    const char *name = NULL;
+    if (k->why) return gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", k->name, k->why);
+    if (d->refused == 2)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "the GPU has no memory left for the code of kernel %s", k->name);
+    cu.cuGetErrorName(d->refused, &name);
+    return gn_fail(f, GN_COMPILE_FAILED, "kernel %s: the driver does not load it: %s", k->name,
+                   name && d->refused ? name : "it has no such kernel");
+}
+
 /* In the compile-only device the kernels wait to be compiled together. */
 static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
+    bool trimmed = false;
     if (x->device->compile_only || !p->emit.n_launches) return GN_OK;
-    gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, x->cancel, f);
-    for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
-        const kernel *k = p->emit.launches[i].kernel;
-        if (k && !k->function)
-            r = gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", k->name,
-                        k->why ? k->why : "the driver does not load it");
+    for (;;) {
+        gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, x->cancel, f);
+        const kernel *k = r == GN_OK ? plan_not_loaded(p) : NULL;
+        if (!k) return r;
+        if (k->why || x->device->refused != 2 || !code_room(x, &trimmed)) return kernel_fail(x->device, k, f);
     }
-    return r;
 }
 
 /* Bytes of host memory that the plan of a part holds, at least, before kernels are generated. */
@@ -19741,9 +19763,7 @@ static gn_result canary(executor *x, gn_fault *f) {
     if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
     gn_result r = compile_kernels(x->device, &k, 1, NULL, NULL, f);
     if (r != GN_OK) return r;
-    if (!k->function)
-        return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name,
-                       k->why ? k->why : "the driver does not load it");
+    if (!k->function) return kernel_fail(x->device, k, f);
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
     int e = cu.cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL);
     if (e == 0) e = cu.cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream);

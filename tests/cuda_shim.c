@@ -8,9 +8,10 @@
  * that says so. Only waits of streams for events go across.
  *
  * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more
- * fail; "compile WORD", programs that hold the word do not compile; "hang WORD", the launch of a kernel with the word
- * in its name never ends; "sticky", the next launch breaks its device's context: all calls after it fail until the
- * process ends, and the file goes. A test that opens this library itself can let one call fail: shim_fail.
+ * fail; "code", there is no memory for programs; "compile WORD", programs that hold the word do not compile; "hang
+ * WORD", the launch of a kernel with the word in its name never ends; "sticky", the next launch breaks its device's
+ * context: all calls after it fail until the process ends, and the file goes. A test that opens this library itself can
+ * let one call fail: shim_fail.
  *
  * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits
  * for it, odd N: as late as events and streams allow, even N: in an order drawn from N. Memory comes from
@@ -643,6 +644,11 @@ API int cuMemPoolSetAttribute(void *p, int a, void *v) {
     (void)v;
     return 801;
 }
+API int cuMemPoolTrimTo(void *p, size_t n) {
+    (void)p;
+    (void)n;
+    return 801;
+}
 API int cuMemHostAlloc(void **p, size_t n, unsigned f) {
     if (!here || !(f & 1)) { /* 1: for all contexts */
         fprintf(stderr, "cuda_shim: pinned memory of one context alone\n");
@@ -802,6 +808,7 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     (void)values;
     *m = NULL;
     MAY_FAIL();
+    if (asked("code")) return 2;
     if (empty()) {
         module *names = calloc(1, sizeof *names);
         *names = (module){ NULL, here, strdup(image), NULL };

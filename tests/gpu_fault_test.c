@@ -69,6 +69,24 @@ static void a_kernel_that_does_not_compile_is_that_clients_error_alone(void) {
     gn_close(g[1]);
 }
 
+static void no_memory_for_code_is_that_clients_error_alone(void) {
+    gn_ctx *g[2];
+    float x[4] = { 0.5f, 0.5f, 0.5f, 0.5f }, out[4];
+    open_two(g);
+    for (int i = 0; i < 3; i++) { /* the second time no program is loaded */
+        if (i == 1) REQUIRE(ask_fault("code"));
+        gn_tensor y = gn_data(g[0], GN_F32, GN_SHAPE(4), x), known = gn_data(g[1], GN_F32, GN_SHAPE(4), x);
+        CHECK_RESULT(gn_read(i ? gn_cosh(y) : gn_neg(y), out, sizeof out), i == 1 ? GN_OUT_OF_MEMORY : GN_OK);
+        if (i == 1) CHECK(strstr(gn_last_error(g[0])->text, "no memory left for the code of kernel") != NULL);
+        CHECK_RESULT(gn_read(gn_neg(known), out, sizeof out), GN_OK);
+        if (i == 1) CHECK(ask_fault(NULL));
+        gn_step(g[0]);
+        gn_step(g[1]);
+    }
+    gn_close(g[0]);
+    gn_close(g[1]);
+}
+
 /* The last test: here the device is lost for the process; a server starts again and serves within seconds. */
 static void an_error_that_breaks_the_context_loses_the_device_with_its_cause(void) {
     gn_ctx *g[3];
@@ -99,6 +117,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(out_of_memory_is_that_clients_error_alone),
         TEST_ENTRY(a_kernel_that_does_not_compile_is_that_clients_error_alone),
+        TEST_ENTRY(no_memory_for_code_is_that_clients_error_alone),
         TEST_ENTRY(an_error_that_breaks_the_context_loses_the_device_with_its_cause),
     };
     test_begin(argc, argv);
