@@ -777,6 +777,7 @@ struct kernel {
     bool chosen; /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
 #endif
     char *why;             /* it did not compile */
+    int load_error;        /* the driver's, when it was loaded */
     uint32_t holders;      /* launches of plans */
     kernel *next;          /* in its bucket */
     kernel *older, *newer; /* of those that nothing holds, by when that ended; of the compile-only device all, in order
@@ -808,7 +809,7 @@ struct device {
     kernel *newest, *oldest;
     size_t n_kernels, n_unheld;
     module *modules;
-    int refused; /* the driver's error when it last did not load a program */
+    atomic_int executors; /* that are open */
 #ifdef GENIE_TEST
     uint64_t kinds[4096]; /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
 #endif
@@ -16186,11 +16187,12 @@ static void compile_programs(program *programs, size_t n, const gn_flag *cancel)
 }
 
 /* Loads code, with the texts that it is made of; its kernels leave it one by one. NULL when the driver does not take
-   it. */
-static module *module_load(struct device *d, const char *key, const char *texts, size_t n_texts, const char *code) {
+   it, for the reason *error. */
+static module *module_load(struct device *d, const char *key, const char *texts, size_t n_texts, const char *code,
+                           int *error) {
     module *m = (module *)alloc_zero(sizeof *m);
     if (m) m->texts = (char *)gn_alloc(n_texts);
-    if (!m || !m->texts || (d->refused = cu.cuModuleLoadDataEx(&m->handle, code, 0, NULL, NULL)) != 0) {
+    if (!m || !m->texts || (*error = cu.cuModuleLoadDataEx(&m->handle, code, 0, NULL, NULL)) != 0) {
         if (m) gn_free(m->texts);
         gn_free(m);
         return NULL;
@@ -16245,8 +16247,10 @@ static bool program_load(program *p, const text *texts) {
         for (int i = 0; i < p->n; i++) p->kernels[i]->compiled = true;
         return true;
     }
-    module *m = module_load(p->device, p->key, texts->s, texts->n, p->code);
+    int error = 0;
+    module *m = module_load(p->device, p->key, texts->s, texts->n, p->code, &error);
     bool ok = m != NULL;
+    for (int i = 0; i < p->n; i++) p->kernels[i]->load_error = error;
     for (int i = 0; i < p->n && ok; i++) ok = kernel_enter(p->kernels[i], m);
     if (m) module_drop_unused(p->device, m);
     return ok;
@@ -16308,7 +16312,7 @@ static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
     module *m = d->compile_only ? NULL : module_find(d, place, k);
     if (!m) {
         if (!(data = cache_get_program(d, place, k, &texts))) return false;
-        m = d->compile_only ? NULL : module_load(d, place, data, texts, data + texts);
+        m = d->compile_only ? NULL : module_load(d, place, data, texts, data + texts, &k->load_error);
         gn_free(data);
         if (d->compile_only) return k->compiled = true;
     }
@@ -17767,14 +17771,14 @@ static bool code_room(executor *x, bool *trimmed) {
     return !x->device->pool || (cu.cuStreamSynchronize(x->stream) == 0 && cu.cuMemPoolTrimTo(x->device->pool, 0) == 0);
 }
 
-static gn_result kernel_fail(const struct device *d, const kernel *k, gn_fault *f) {
+static gn_result kernel_fail(const kernel *k, gn_fault *f) {
     const char *name = NULL;
     if (k->why) return gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", k->name, k->why);
-    if (d->refused == 2)
+    if (k->load_error == 2)
         return gn_fail(f, GN_OUT_OF_MEMORY, "the GPU has no memory left for the code of kernel %s", k->name);
-    cu.cuGetErrorName(d->refused, &name);
+    cu.cuGetErrorName(k->load_error, &name);
     return gn_fail(f, GN_COMPILE_FAILED, "kernel %s: the driver does not load it: %s", k->name,
-                   name && d->refused ? name : "it has no such kernel");
+                   name && k->load_error ? name : "it has no such kernel");
 }
 
 /* In the compile-only device the kernels wait to be compiled together. */
@@ -17785,7 +17789,7 @@ static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
         gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, x->cancel, f);
         const kernel *k = r == GN_OK ? plan_not_loaded(p) : NULL;
         if (!k) return r;
-        if (k->why || x->device->refused != 2 || !code_room(x, &trimmed)) return kernel_fail(x->device, k, f);
+        if (k->why || k->load_error != 2 || !code_room(x, &trimmed)) return kernel_fail(k, f);
     }
 }
 
@@ -19520,6 +19524,9 @@ static void exec_close(void *self) {
         }
     }
     gn_account_release(x->account, x->held); /* of plans that the caller has left, 0 by rule */
+    /* other processes may have the memory of a device that no one uses here */
+    if (atomic_fetch_sub(&x->device->executors, 1) == 1 && x->device->pool && !is_dead(x))
+        cu.cuMemPoolTrimTo(x->device->pool, 0);
     gn_free(x->slots);
     gn_free(x->values);
     gn_free(x);
@@ -19763,7 +19770,7 @@ static gn_result canary(executor *x, gn_fault *f) {
     if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
     gn_result r = compile_kernels(x->device, &k, 1, NULL, NULL, f);
     if (r != GN_OK) return r;
-    if (!k->function) return kernel_fail(x->device, k, f);
+    if (!k->function) return kernel_fail(k, f);
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
     int e = cu.cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL);
     if (e == 0) e = cu.cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream);
@@ -19791,6 +19798,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     executor *x = (executor *)alloc_zero(sizeof *x);
     if (!x) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the GPU executor");
     x->device = d;
+    atomic_fetch_add(&d->executors, 1);
     x->stats = desc->stats;
     x->log = desc->log;
     x->log_user = desc->log_user;

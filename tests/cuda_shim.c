@@ -117,7 +117,7 @@ static void run_block(unsigned threads) {
 /* ---- faults ---- */
 
 static volatile int broken[DEVICES];
-static atomic_long calls, live, modules, cleared;
+static atomic_long calls, live, modules, cleared, trims;
 static long fail_at = -1; /* the call with this number gives fail_code */
 static int fail_code;
 static const char *failed_call = "";
@@ -149,6 +149,8 @@ API long shim_calls(void) { return calls; }
 API long shim_live(void) { return live; }
 /* Times that all of what one call had allocated was set to 0. */
 API long shim_cleared(void) { return cleared; }
+/* Times that a pool gave back all that no one used. */
+API long shim_trims(void) { return trims; }
 /* Programs that are loaded; they stay when all of their sessions have ended. */
 API long shim_modules(void) { return modules; }
 API const char *shim_failed_call(void) { return failed_call; }
@@ -634,20 +636,19 @@ API int cuMemFreeAsync(ptr p, void *s) {
     return fails(__func__);
 }
 API int cuDeviceGetDefaultMemPool(void **p, int d) {
-    (void)d;
-    *p = NULL;
-    return 801;
+    static char pools[DEVICES];
+    *p = order() ? &pools[d] : NULL;
+    return order() ? 0 : 801;
 }
 API int cuMemPoolSetAttribute(void *p, int a, void *v) {
-    (void)p;
     (void)a;
     (void)v;
-    return 801;
+    return p ? 0 : 801;
 }
 API int cuMemPoolTrimTo(void *p, size_t n) {
-    (void)p;
-    (void)n;
-    return 801;
+    MAY_FAIL();
+    trims += p && !n;
+    return p ? 0 : 801;
 }
 API int cuMemHostAlloc(void **p, size_t n, unsigned f) {
     if (!here || !(f & 1)) { /* 1: for all contexts */

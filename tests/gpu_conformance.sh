@@ -158,6 +158,7 @@ run_conformance() {
     compile_kernels
     GENIE_TEST_DEVICES=cuda:0 run_suite "conformance on cuda:0" 1200 "$jobs" "$(program conformance_test)" on_cuda
     GENIE_TEST_DEVICES=cuda:0 run_suite "larger shapes beside the CPU" 1200 8 "$(program gpu_test)"
+    GPU_LARGE=1 GENIE_TEST_DEVICES=cuda:0 run_suite "tensors of most of the memory" 600 1 "$(program gpu_test)" to_the_31 large_tensors
     GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=300 run_suite "reductions with loops around them" 600 1 "$(program rows_test)"
     GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=200 run_suite "random decoders" 600 1 "$(program decoder_test)"
     GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=200 run_suite "random programs are exact" 600 1 "$(program exact_test)" on_gpu

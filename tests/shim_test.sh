@@ -98,6 +98,8 @@ streams_in_any_order() {
         GENIE_SHIM_ORDER=$order on_shim "$BUILD/tests/gpu_test" copies_beside tells_its_error kept_value replayed --seed "$order" >"$WORK/order$order" 2>&1
         holds "$WORK/order$order" 4 || return 1
     done
+    GENIE_SHIM_ORDER=1 on_shim "$BUILD/tests/gpu_limits_test" no_one_uses --seed 1 >"$WORK/order" 2>&1
+    holds "$WORK/order" 1
 }
 # Two devices: what belongs to one of them and is used in the other's context ends the program.
 two_devices() {
