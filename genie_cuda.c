@@ -6238,7 +6238,7 @@ typedef struct few_form {
 
 /* More than eight rows up to MORE_ROWS are few where the matrix has at most MORE_WEIGHTS elements: a larger one is read
    as fast by large tiles, which read the rows less often. */
-enum { MORE_ROWS = 24, MORE_WEIGHTS = 1 << 23 };
+enum { MORE_ROWS = 32, MORE_WEIGHTS = 1 << 23 };
 
 /* By the shape of a product of dense matrices alone. */
 static bool is_of_few_rows(const emit *e, const product *p, gn_dtype d) {

@@ -8,7 +8,7 @@
  * that says so. Only waits of streams for events go across.
  *
  * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more
- * fail; "code", there is no memory for programs; "compile WORD", programs that hold the word do not compile; "hang
+ * fail; "code", there is no memory for programs, "code N" so many times; "compile WORD", programs that hold the word do not compile; "hang
  * WORD", the launch of a kernel with the word in its name never ends; "sticky", the next launch breaks its device's
  * context: all calls after it fail until the process ends, and the file goes. A test that opens this library itself can
  * let one call fail: shim_fail.
@@ -802,6 +802,18 @@ API int cuGraphExecDestroy(void *e) {
 }
 API int cuGraphDestroy(void *g) { return cuGraphExecDestroy(g); }
 
+static int no_code(void) {
+    const char *path = getenv("GENIE_SHIM_FAULTS"), *times = asked("code");
+    int left = times && *times ? atoi(times) : 0;
+    if (!times || !*times) return times != NULL;
+    FILE *f = left > 1 ? fopen(path, "w") : NULL;
+    if (f) {
+        fprintf(f, "code %d", left - 1);
+        fclose(f);
+    } else remove(path);
+    return 1;
+}
+
 /* The "cubin" is the path of a shared object. */
 API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options, void **values) {
     (void)n;
@@ -809,7 +821,7 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     (void)values;
     *m = NULL;
     MAY_FAIL();
-    if (asked("code")) return 2;
+    if (no_code()) return 2;
     if (empty()) {
         module *names = calloc(1, sizeof *names);
         *names = (module){ NULL, here, strdup(image), NULL };

@@ -6,6 +6,8 @@
 #define GENIE_EXT
 #include "../genie.h"
 
+#include <math.h>
+
 #include "test.h"
 
 static const char *device_name = "cuda:0";
@@ -87,6 +89,42 @@ static void no_memory_for_code_is_that_clients_error_alone(void) {
     gn_close(g[1]);
 }
 
+/* Weights and a state make room for code, and are back when it runs. */
+static void code_takes_the_place_of_what_may_come_back(void) {
+    enum { N = 3, K = 64 };
+    static float w[N][K * K], x[K], out[K];
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = device_name });
+    gn_tensor weights[N], sum = gn_state(g, GN_F32, GN_SHAPE(1, K), NULL, "sum");
+    for (int i = 0; i < N * K * K; i++) w[i / (K * K)][i % (K * K)] = (float)(i % 7 - 3) / 4;
+    for (int i = 0; i < K; i++) x[i] = (float)(i % 5) / 2;
+    for (int i = 0; i < N; i++) weights[i] = gn_weight(g, GN_F32, GN_SHAPE(K, K), w[i], "w");
+    for (int refused = 0; refused < 6; refused++) {
+        char fault[20];
+        gn_tensor y = gn_add_c(gn_data(g, GN_F32, GN_SHAPE(1, K), x), 0);
+        for (int i = 0; i < N; i++) y = gn_relu(gn_matmul(y, weights[(i + refused) % N]));
+        y = gn_mul_c(y, 1 + refused); /* a plan and kernels of its own */
+        gn_assign(sum, gn_add(sum, gn_mul_c(y, 0)));
+        snprintf(fault, sizeof fault, "code %d", refused);
+        if (refused) REQUIRE(ask_fault(fault));
+        gn_result r = gn_read(gn_add(y, sum), out, sizeof out);
+        if (refused && r == GN_OUT_OF_MEMORY) r = gn_read(gn_add(y, sum), out, sizeof out);
+        CHECK_RESULT(r, GN_OK);
+        CHECK_RESULT(gn_step(g), GN_OK);
+        float a[K], b[K];
+        memcpy(a, x, sizeof a);
+        for (int i = 0; i < N; i++) {
+            for (int c = 0; c < K; c++) {
+                b[c] = 0;
+                for (int k = 0; k < K; k++) b[c] += a[k] * w[(i + refused) % N][k * K + c];
+            }
+            for (int c = 0; c < K; c++) a[c] = b[c] > 0 ? b[c] : 0;
+        }
+        for (int c = 0; c < K; c++) CHECK(fabsf(out[c] - a[c] * (float)(1 + refused)) <= 1e-4f * (1 + fabsf(out[c])));
+        remove(getenv("GENIE_SHIM_FAULTS"));
+    }
+    gn_close(g);
+}
+
 /* The last test: here the device is lost for the process; a server starts again and serves within seconds. */
 static void an_error_that_breaks_the_context_loses_the_device_with_its_cause(void) {
     gn_ctx *g[3];
@@ -118,6 +156,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(out_of_memory_is_that_clients_error_alone),
         TEST_ENTRY(a_kernel_that_does_not_compile_is_that_clients_error_alone),
         TEST_ENTRY(no_memory_for_code_is_that_clients_error_alone),
+        TEST_ENTRY(code_takes_the_place_of_what_may_come_back),
         TEST_ENTRY(an_error_that_breaks_the_context_loses_the_device_with_its_cause),
     };
     test_begin(argc, argv);

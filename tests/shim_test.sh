@@ -153,7 +153,7 @@ locked_choices_are_not_waited_for() {
 
 faults_here() {
     GENIE_SHIM_FAULTS=$WORK/fault on_shim "$BUILD/tests/gpu_fault_test" --seed 1 >"$WORK/faults" 2>&1
-    holds "$WORK/faults" 4
+    holds "$WORK/faults" 5
 }
 faults_of_a_server() {
     GENIE_LIBCUDA=$WORK/shim.so GENIE_NVRTC=$WORK/shim.so GENIE_SHIM_FAULTS=$WORK/fault start_server "$WORK/server" --devices cuda:0 || return 1
@@ -162,7 +162,7 @@ faults_of_a_server() {
     cp "$WORK/server/url" "$WORK/url.before"
     GENIE_HOME=$WORK/client GENIE_SHIM_FAULTS=$WORK/fault GENIE_TEST_DEVICES=127.0.0.1:$server_port "$BUILD/tests/gpu_fault_test" --seed 1 >"$WORK/faults" 2>&1
     cat "$WORK/server/log"
-    holds "$WORK/faults" 4
+    holds "$WORK/faults" 5
 }
 server_started_again_in_its_process() { kill -0 "$server_process" && grep -q 'starting again' "$WORK/server/log" && [ "$(grep -c '^serving' "$WORK/server/log")" = 2 ]; }
 url_is_still_good() {
