@@ -9,9 +9,9 @@
  *
  * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more
  * fail; "code", there is no memory for programs, "code N" so many times; "compile WORD", programs that hold the word
- * do not compile; "hang  WORD", the launch of a kernel with the word in its name never ends; "sticky", the next launch
- * breaks its device's  context: all calls after it fail until the process ends, and the file goes. A test that opens
- * this library itself can  let one call fail: shim_fail.
+ * do not compile; "hang WORD", the launch of a kernel with the word in its name never ends; "sticky", the next launch
+ * breaks its device's context: all calls after it fail until the process ends, and the file goes. A test that opens
+ * this library itself can let one call fail: shim_fail.
  *
  * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits
  * for it, odd N: as late as events and streams allow, even N: in an order drawn from N. Memory comes from
