@@ -40880,7 +40880,8 @@ gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x, gn_ten
     if (ok) {
         gn_axes axes = { t.shape.rank - 1, { 0, 2, 3, 4, 5, 6, 7 } };
         gn_tensor wide = gn__widened(GN__AT, x);
-        mean = gn_mean_at(GN__AT, wide, axes, false);
+        /* the node that the variance has within */
+        mean = gn_reshape_at(GN__AT, gn_mean_at(GN__AT, wide, axes, true), GN_SHAPE(t.shape.dims[1]));
         variance = gn_variance_at(GN__AT, wide, axes, 0, false);
         bad = gn_batch_norm_at(GN__AT, x, mean, variance, gain, bias, eps);
     } else {

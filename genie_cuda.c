@@ -1501,15 +1501,15 @@ static const char shared_text[] =
     "template <int N> struct halves { static M float sum(float *x) { UNROLL for (int i = 0; i < N / 2; i++) x[i] += "
     "x[i + N / 2]; return halves<N / 2>::sum(x); } };\n"
     "template <> struct halves<1> { static M float sum(float *x) { return x[0]; } };\n"
-    "// The merge of TY neighbouring threads' values, in every one of them: halves of them first. All 256 threads of "
-    "the block come here.\n"
+    "// The merge of TY neighbouring threads' values, in every one of them: halves of them first. All threads of the "
+    "block come here.\n"
     "// Of several warps each merges its share of the columns of 32, since a thread that read all of one would need "
     "registers for it. Two barriers are enough for one call behind another: each array is read before the barrier that "
     "the next write to it is behind.\n"
-    "template <int TY, class A> M A together(A a) {\n"
+    "template <int TY, int BLOCK = 256, class A> M A together(A a) {\n"
     "  if (TY > 32) {\n"
     "    enum { W = TY > 32 ? TY / 32 : 1, EACH = 32 / W };\n"
-    "    __shared__ A part[256], column[(TY > 32 ? 256 / TY : 1) * 32];\n"
+    "    __shared__ A part[BLOCK], column[(TY > 32 ? BLOCK / TY : 1) * 32];\n"
     "    const int row = threadIdx.x / TY, l = threadIdx.x & 31, at = threadIdx.x % TY / 32 * EACH + l % EACH;\n"
     "    part[threadIdx.x] = a;\n"
     "    __syncthreads();\n"
@@ -1521,6 +1521,17 @@ static const char shared_text[] =
     "  }\n"
     "  UNROLL for (int k = (TY < 32 ? TY : 32) / 2; k > 0; k /= 2) a.merge(exchange(a, k));\n"
     "  return a;\n"
+    "}\n"
+    "// The same of PARTS times 256 threads, of which 256 have a part of the row: as `combine` merges the parts.\n"
+    "template <int PARTS, class A> M A parted(A a) {\n"
+    "  __shared__ A part[PARTS];\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  a = together<256, 256 * PARTS>(a);\n"
+    "  if (threadIdx.x % 256 == 0) part[threadIdx.x / 256] = a;\n"
+    "  __syncthreads();\n"
+    "  a.init();\n"
+    "  if (l < PARTS) a.merge(part[l]);\n"
+    "  return together<32>(a);\n"
     "}\n"
     "// The largest is the same in any order: by warps first, which takes less time.\n"
     "template <int TY, class C> M max_of<C> together(max_of<C> a) {\n"
@@ -2489,7 +2500,8 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 
 /* ---- reductions ---- */
 
-enum { ROW_WIDEST = 8192 }; /* elements of a row that one block takes well; of a longer one, parts */
+/* elements of a row that 256 threads take well; of a longer one, parts, of which one block takes so many */
+enum { ROW_WIDEST = 8192, ROW_PARTS = 4 };
 
 /* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a
    part by `lanes` of them, `vector` neighbours to each in turn, of which halves are joined first. How many threads have
@@ -2716,10 +2728,11 @@ static uint32_t row_inputs(const emit *e, const gn_kernel_step *step) {
 }
 
 /* Input i of a step, of an op over all elements too, as a loop would load it. */
-static gn_load row_input(const emit *e, const row_group *g, const gn_kernel_step *step, uint32_t i) {
+static gn_load row_input(const emit *e, const gn_kernel_step *step, uint32_t i) {
     if (step->n_instrs) return e->layout->loads[step->load + i];
     uint32_t x = input(e, step->node, i);
-    gn_view wide = gn_view_broadcast(view_of(e, x), g->shape.rank, g->shape.dims);
+    const gn_view *whole = view_of(e, input(e, step->node, 0));
+    gn_view wide = gn_view_broadcast(view_of(e, x), whole->rank, whole->dims);
     gn_load d = { .base = e->layout->lay[x].base, .dtype = (uint8_t)view_of(e, x)->dtype };
     d.view = gn_view_collapse(&wide);
     return d;
@@ -2761,7 +2774,7 @@ static bool row_loads(row_kernel *k) {
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
         const row_step *s = &k->g->steps[m];
         for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
-            gn_load d = row_input(k->e, k->g, s->step, i);
+            gn_load d = row_input(k->e, s->step, i);
             bool full = s->full || !s->step->n_instrs;
             if (!d.constant && row_member(k->g, d.base) < 0 && row_load_of(k, &d, full) == ROW_LOADS) return false;
         }
@@ -2769,10 +2782,17 @@ static bool row_loads(row_kernel *k) {
     return true;
 }
 
-/* Whether V elements of it from a multiple of V on lie side by side. */
-static bool is_wide(const row_kernel *k, const row_load *load) {
-    return k->vector > 1 && vectorises(&load->reduced, load->offset, k->vector, types[load->dtype].bytes) &&
-           strides_fit(&load->kept, k->vector);
+/* How many elements from each multiple of so many on lie side by side, V at most, or are one (*out_same). */
+static int64_t row_width(const row_kernel *k, const gn_view *kept, const gn_view *reduced, int64_t offset,
+                         gn_dtype dtype, bool *out_same) {
+    int64_t width = k->vector;
+    *out_same = reduced->rank && !reduced->strides[reduced->rank - 1];
+    if (*out_same)
+        while (reduced->dims[reduced->rank - 1] % width) width /= 2;
+    else
+        while (width > 1 && !(vectorises(reduced, offset, width, types[dtype].bytes) && strides_fit(kept, width)))
+            width /= 2;
+    return width;
 }
 
 /* Loads of a loop over elements at position r of row o, those that `needed` marks, into registers `w` with `suffix`
@@ -2781,18 +2801,25 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
     text *b = &k->e->body;
     for (uint32_t i = 0; i < k->n_loads; i++) {
         const row_load *load = &k->loads[i];
+        bool same;
         if (!needed[i] || !load->along) continue;
-        bool wide = is_wide(k, load);
-        put(b, wide ? "      vload<%lld>(w%u%s, p%u + " : "      UNROLL for (int v = 0; v < %lld; v++) w%u%s[v] = p%u[",
-            (long long)k->vector, i, suffix, i);
-        put_offset(b, &load->reduced, wide || k->vector == 1 ? "r" : "r + v", k->small);
-        put(b, wide ? ");\n" : "];\n");
+        int64_t V = k->vector, width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same);
+        const char *at = width == V ? "r" : "r + v";
+        if (width < V || V == 1)
+            put(b, "      UNROLL for (int v = 0; v < %lld; v += %lld)", (long long)V, (long long)width);
+        if (width == 1) put(b, " w%u%s[v] = p%u[", i, suffix, i);
+        else if (same)
+            put(b, "      UNROLL for (int u = 0; u < %lld; u++) w%u%s[%su] = p%u[", (long long)width, i, suffix,
+                width == V ? "" : "v + ", i);
+        else put(b, "      vload<%lld>(w%u%s%s, p%u + ", (long long)width, i, suffix, width == V ? "" : " + v", i);
+        put_offset(b, &load->reduced, at, k->small);
+        put(b, width == 1 || same ? "];\n" : ");\n");
     }
 }
 
 /* The name of a step's input: a register, a constant or another step's value. */
 static void row_name(row_kernel *k, const row_step *s, uint32_t i, char *out, size_t size) {
-    gn_load d = row_input(k->e, k->g, s->step, i);
+    gn_load d = row_input(k->e, s->step, i);
     int m = row_member(k->g, d.base);
     if (d.constant) {
         snprintf(out, size, "cast_to<%s>::of(gn_f64(0x%llxull))", types[d.dtype].name,
@@ -2826,7 +2853,7 @@ static void put_row_rounded(row_kernel *k, uint32_t m) {
     bool read = false;
     for (uint32_t i = m + 1; i < g->n_steps; i++)
         for (uint32_t j = 0; j < row_inputs(k->e, g->steps[i].step); j++) {
-            gn_load in = row_input(k->e, g, g->steps[i].step, j);
+            gn_load in = row_input(k->e, g->steps[i].step, j);
             read = read || (!in.constant && row_member(g, in.base) == (int)m);
         }
     if (!read || !types[d].real || !drops_bits(d)) return;
@@ -2871,7 +2898,7 @@ static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
     if (steps[m] || k->held[m]) return;
     steps[m] = s->full;
     for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
-        gn_load d = row_input(k->e, k->g, s->step, i);
+        gn_load d = row_input(k->e, s->step, i);
         int x = row_member(k->g, d.base);
         if (d.constant || (x >= 0 && !k->g->steps[x].full)) continue;
         if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
@@ -2880,7 +2907,7 @@ static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
 }
 
 static void row_need_input(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
-    gn_load d = row_input(k->e, k->g, k->g->steps[m].step, 0);
+    gn_load d = row_input(k->e, k->g->steps[m].step, 0);
     int x = row_member(k->g, d.base);
     if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
     else loads[row_load_of(k, &d, true)] = true;
@@ -3101,12 +3128,19 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
 }
 
 /* By the first step that sums; those of a group agree. What the group reads and stores says nothing where it sums: a
-   value may come from memory, or be kept there, and the bits of what is summed up are to stay. */
+   value may come from memory, or be kept there, and the bits of what is summed up are to stay. A norm has no kernel
+   that joins the parts of many blocks. */
 static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, row_vector(bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
+    bool norms = w.parts > ROW_PARTS;
+    for (uint32_t m = 0; m < k->g->n_steps; m++) norms = norms && (!row_summed(k->e, k->g, m) || k->g->steps[m].full);
+    if (norms) {
+        w.span = blocks_for(blocks_for(k->g->n, ROW_PARTS), w.vector) * w.vector;
+        w.parts = blocks_for(k->g->n, w.span);
+    }
     w.narrow = bytes == 2;
     return w;
 }
@@ -3207,14 +3241,15 @@ static void row_threads(row_kernel *k) {
     k->lanes = k->order.lanes / k->ty;
     k->tx = 256 / k->ty;
     k->groups = blocks_for(steps, k->ty);
+    if (k->order.parts > 1) k->ty = 256, k->tx = k->lanes = 1;
     for (uint32_t i = 0; i < k->n_loads; i++) {
         along += k->loads[i].along;
         if (k->loads[i].along) words += types[k->loads[i].dtype].bytes > 4 ? 2 : 1;
     }
     for (uint32_t m = 0; m < g->n_steps; m++) instrs += g->steps[m].step->n_instrs ? g->steps[m].step->n_instrs : 4;
     most = k->groups * k->vector;
-    k->keeps =
-        along && most <= 64 && most * words <= ROW_REGISTERS && most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
+    k->keeps = along && k->order.parts == 1 && most <= 64 && most * words <= ROW_REGISTERS &&
+               most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
     k->small = is_small(&g->shape);
     for (uint32_t i = 0; i < k->n_loads; i++)
         k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
@@ -3230,6 +3265,11 @@ static void row_loop_begins(row_kernel *k, const bool *loads) {
                   : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r "
                     ">= %lld) continue;\n",
             (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
+    else if (k->order.parts > 1)
+        put(b,
+            "  for (I from = ty / 256 * %lld, r = from + ty %% 256 * %lld; r < %lld && r < from + %lld; r += %lld) {\n",
+            (long long)k->order.span, (long long)k->vector, (long long)k->g->n, (long long)k->order.span,
+            (long long)k->vector * 256);
     else if (k->lanes == 1)
         put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n,
             (long long)k->vector * k->ty);
@@ -3290,7 +3330,9 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     text *b = &k->e->body;
     char name[16];
     snprintf(name, sizeof name, phase ? "zs%u" : "qs%u", m);
-    put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
+    if (k->order.parts > 1)
+        put(b, "    const auto %s = parted<%d>(%c%u[0]);\n", name, (int)k->order.parts, phase ? 'z' : 'q', m);
+    else put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
     else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
     else if (row_softmax(k->e, node))
@@ -3311,19 +3353,23 @@ static bool row_stores_at(const row_kernel *k, uint32_t m, uint32_t level) {
 
 static void put_row_stores(row_kernel *k, uint32_t level) {
     text *b = &k->e->body;
-    gn_view reduced = dims_of(&k->g->shape, k->g->axes, true);
-    gn_view along = gn_view_collapse(&reduced);
+    gn_view reduced = dims_of(&k->g->shape, k->g->axes, true), kept = dims_of(&k->g->shape, k->g->axes, false);
+    gn_view along = gn_view_collapse(&reduced), across = gn_view_collapse(&kept);
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
         if (!row_stores_at(k, m, level)) continue;
-        bool wide = k->vector > 1 && along.rank == 1 && along.strides[0] == 1;
+        bool same;
+        int64_t V = k->vector,
+                width = row_width(k, &across, &along, 0, view_of(k->e, k->g->steps[m].step->node)->dtype, &same);
         if (k->given == m + 1)
             put(b, "      if (live) UNROLL for (int v = 0; v < %lld; v++) to[(row - first) * %lld + r + v] = y%u[v];\n",
                 (long long)k->vector, (long long)k->g->n, m);
         if (k->given == m + 1 && !k->g->steps[m].stored) continue;
-        put(b, wide ? "      if (%s) vstore<%lld>(u%u + " : "      if (%s) UNROLL for (int v = 0; v < %lld; v++) u%u[",
-            k->given ? "stores" : "live", (long long)k->vector, m);
-        put_offset(b, &along, wide || k->vector == 1 ? "r" : "r + v", k->small);
-        put(b, wide ? ", y%u);\n" : "] = y%u[v];\n", m);
+        put(b, "      if (%s)", k->given ? "stores" : "live");
+        if (width < V || V == 1) put(b, " UNROLL for (int v = 0; v < %lld; v += %lld)", (long long)V, (long long)width);
+        if (width == 1) put(b, " u%u[", m);
+        else put(b, " vstore<%lld>(u%u + ", (long long)width, m);
+        put_offset(b, &along, width == V ? "r" : "r + v", k->small);
+        put(b, width == 1 ? "] = y%u[v];\n" : width < V ? ", y%u + v);\n" : ", y%u);\n", m);
     }
 }
 
@@ -3334,7 +3380,7 @@ static int row_readers(row_kernel *k, uint32_t load, uint32_t *out_m) {
         const row_step *s = &k->g->steps[m];
         bool reads = false;
         for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
-            gn_load d = row_input(k->e, k->g, s->step, i);
+            gn_load d = row_input(k->e, s->step, i);
             if (d.constant || row_member(k->g, d.base) >= 0) continue;
             reads = reads || row_load_of(k, &d, s->full || !s->step->n_instrs) == load;
         }
@@ -3516,8 +3562,12 @@ static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t
 static void emit_row_passes(row_kernel *k, const char *label) {
     emit *e = k->e;
     const row_group *g = k->g;
+    static const char *const bounds[] = { "__launch_bounds__(512)", "__launch_bounds__(768)",
+                                          "__launch_bounds__(1024)" };
     char name[16];
     row_threads(k);
+    uint32_t block = (uint32_t)k->order.parts * 256;
+    int tx = k->tx, ty = (int)block / tx;
     emit_early(e);
     for (uint32_t i = 0; i < k->n_loads; i++) {
         snprintf(name, sizeof name, "a%u", i);
@@ -3533,11 +3583,12 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     put(&e->body,
         "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / "
         "%d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
-        k->small ? "int" : "i64", k->ty, k->tx, k->ty, (long long)g->rows);
+        k->small ? "int" : "i64", ty, tx, ty, (long long)g->rows);
     put_row_walks(k);
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
-    emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
+    if (k->order.parts > 1) e->bounds = bounds[k->order.parts - 2];
+    emit_launch(e, label, (uint64_t)blocks_for(g->rows, tx), 1, block);
 }
 
 /* Nothing but one reduction, with loops over elements before it alone. */
@@ -3745,18 +3796,7 @@ static const char rows_text[] =
     "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.total()) : (typename P::C)1 / s.total());\n"
     "  }\n"
     "}\n"
-    "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
-    "template <class P> M void layernorm_put(typename P::T *p, typename P::J j, const typename P::C *x, typename P::C "
-    "mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
-    "  typename P::T o[P::V];\n"
-    "  UNROLL for (int v = 0; v < P::V; v++) {\n"
-    "    typename P::C y = (x[v] - mean) * scale;\n"
-    "    if (P::HAS_GAIN) y = y * get(gain[(i64)(j + v) * P::GAIN]);\n"
-    "    if (P::HAS_BIAS) y = y + get(bias[(i64)(j + v) * P::BIAS]);\n"
-    "    put(o[v], y);\n"
-    "  }\n"
-    "  row_store<P>(p, j, o);\n"
-    "}\n"
+    "// HAS_GAIN, HAS_BIAS: 0 or 1\n"
     "// Of f32, gain and bias are fetched with the row when registers suffice: they come last otherwise, with nothing "
     "to do meanwhile.\n"
     "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T "
@@ -3797,39 +3837,6 @@ static const char rows_text[] =
     "      put(o[v], y);\n"
     "    }\n"
     "    vstore<V>(out + P::out(row) + j, o);\n"
-    "  }\n"
-    "}\n"
-    "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`.\n"
-    "template <class P> M void row_each(const typename P::T *p, int ty, near_sum<typename P::C> &sum, typename P::C "
-    "mean, bool squares) {\n"
-    "  typedef typename P::C C;\n"
-    "  for (typename P::J j = ty * P::V; j < P::n; j += P::TY * P::V) {\n"
-    "    typename P::T raw_[P::V];\n"
-    "    row_load<P>(p, j, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) { const C e = get(raw_[v]) - mean; sum.take(squares ? e * e : e, 0); }\n"
-    "  }\n"
-    "}\n"
-    "// Rows too long for registers.\n"
-    "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, "
-    "typename P::T *out) {\n"
-    "  typedef typename P::C C;\n"
-    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
-    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
-    "  const bool live = row < P::N;\n"
-    "  const typename P::T *p = a + (live ? P::in(row) : 0);\n"
-    "  typename P::T raw_[P::V];\n"
-    "  C x[P::V];\n"
-    "  near_sum<C> sum, square;\n"
-    "  sum.init();\n"
-    "  square.init();\n"
-    "  if (live) row_each<P>(p, ty, sum, (C)0, false);\n"
-    "  const C mean = together<P::TY>(sum).total() / (C)P::n;\n"
-    "  if (live) row_each<P>(p, ty, square, mean, true);\n"
-    "  const C scale = (C)1 / gn_sqrt(together<P::TY>(square).total() / (C)P::n + (C)P::eps());\n"
-    "  for (typename P::J j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
-    "    row_load<P>(p, j, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
-    "    layernorm_put<P>(out + P::out(row), j, x, mean, scale, gain, bias);\n"
     "  }\n"
     "}\n";
 
@@ -3961,28 +3968,25 @@ static void emit_layernorm(emit *e, uint32_t node) {
     rows w;
     if (!rows_plan(e, &w, in, out, in->rank - 1, base_offset(e, x))) return;
     snprintf(more, sizeof more,
-             "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M "
-             "double eps() { return gn_f64(0x%llxull); }\n",
-             gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0,
-             bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias,
-             (unsigned long long)attrs[0]);
+             "  enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n", gain,
+             bias, (unsigned long long)attrs[0]);
     put_rows_type(e, &w, in->dtype, more);
     bool packed = in->dtype != GN_F64 && w.vector * types[in->dtype].bytes == 16 && w.wide && w.n <= ROW_WIDEST;
     for (uint32_t i = 1; i <= last; i++)
         packed =
             packed && gn_view_is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
-    if (w.n <= ROW_WIDEST && !packed) {
+    if (!packed) {
         emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true);
         return;
     }
-    if (packed) emit_early(e);
+    emit_early(e);
     emit_node(e, x, type, true, "a");
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
     emit_await(e);
-    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "",
-        gain ? e->waits ? "now(gain)" : "gain" : "0", bias ? e->waits ? "now(bias)" : "bias" : "0");
+    put(&e->body, "  layernorm_packed<@_p>(a, %s, %s, o);\n", gain ? e->waits ? "now(gain)" : "gain" : "0",
+        bias ? e->waits ? "now(bias)" : "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(w.count, w.tx), 1, 256);
 }
@@ -14862,17 +14866,42 @@ static bool row_reads_value(const row_group *g, const gn_load *d, bool value_ful
            gn_view_count(&d->view) == (full ? g->rows * g->n : g->rows);
 }
 
+/* The group over dims that end where those of v do, too, whose elements are as many; *axes: of v, then of the group.
+   False where that cannot be: rows of 6 of 9 elements each are none of 4 by 9. */
+static bool row_cut(row_group *g, const gn_view *v, int64_t *axes) {
+    int64_t dims[GN_MAX_RANK], x = 1, y = 1, own = 0, others = 0;
+    int i = 0, j = 0, rank = 0;
+    if (same_dims(v, &g->shape)) return true;
+    for (;;) {
+        while (x == 1 && i < g->shape.rank) x = g->shape.dims[i++];
+        while (y == 1 && j < v->rank) y = v->dims[j++];
+        int64_t each = x < y ? x : y;
+        if (x == 1 && y == 1) break;
+        if (each < 2 || x % each || y % each || rank == GN_MAX_RANK) return false;
+        own |= ((g->axes >> (i - 1)) & 1) << rank;
+        others |= ((*axes >> (j - 1)) & 1) << rank;
+        dims[rank++] = each;
+        x /= each;
+        y /= each;
+    }
+    g->shape = gn_view_dense(g->shape.dtype, rank, dims);
+    g->axes = own;
+    *axes = others;
+    return true;
+}
+
 /* Adds step i behind those that are there, when it computes over the same rows. */
 static bool row_add(const emit *e, row_group *g, uint32_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
     const gn_view *v = view_of(e, s->n_instrs ? s->node : input(e, s->node, 0));
-    row_step step = { .step = s, .full = same_dims(v, &g->shape) };
+    row_step step = { .step = s, .full = gn_view_count(v) == g->rows * g->n };
     bool one = s->n_instrs && !step.full;
-    if (g->n_steps == ROW_STEPS || (one && gn_view_count(v) != g->rows) ||
-        (!s->n_instrs && (!step.full || row_axes(e, s->node) != g->axes)))
+    int64_t axes = s->n_instrs ? 0 : row_axes(e, s->node);
+    if (g->n_steps == ROW_STEPS || (one && gn_view_count(v) != g->rows) || (step.full && !row_cut(g, v, &axes)) ||
+        (!s->n_instrs && (!step.full || axes != g->axes)))
         return false;
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
-        gn_load d = row_input(e, g, s, k);
+        gn_load d = row_input(e, s, k);
         int m = d.constant ? -1 : row_member(g, d.base);
         if (m < 0 && !d.constant && !is_never_appended(e, d.base)) return false;
         if (m < 0) continue;
@@ -14906,7 +14935,7 @@ static void row_mark_stored(const row_finder *w, row_group *g) {
         for (uint32_t q = m + 1; q < g->n_steps; q++) {
             const gn_kernel_step *s = g->steps[q].step;
             for (uint32_t k = 0; k < row_inputs(w->e, s); k++) {
-                gn_load d = row_input(w->e, g, s, k);
+                gn_load d = row_input(w->e, s, k);
                 own += !d.constant && d.base == node;
             }
         }
@@ -14925,7 +14954,7 @@ static bool row_sums_agree(const emit *e, const row_group *g) {
     return true;
 }
 
-/* A softmax or a norm of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there
+/* A softmax of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there
    are enough of them for the device; a single reduction is cut as it needs. */
 static bool row_pays(const row_finder *w, const row_group *g) {
     w->room->e = w->e;
@@ -14934,10 +14963,8 @@ static bool row_pays(const row_finder *w, const row_group *g) {
     if (!row_loads(w->room) || !row_sums_agree(w->e, g)) return false;
     if (is_row_reduction(w->e, g)) return true;
     for (uint32_t m = 0; m < g->n_steps; m++)
-        if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs &&
-            reduce_kind_of(w->e, g->steps[m].step->node) == REDUCE_NONE)
-            return false;
-    if (row_order_of(w->room).parts > 1) return false;
+        if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs && row_softmax(w->e, g->steps[m].step->node)) return false;
+    if (row_order_of(w->room).parts > (rows_run_along(g) ? ROW_PARTS : 1)) return false;
     if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
     return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
 }
@@ -14971,7 +14998,7 @@ static bool row_group_add_step(row_finder *w, uint32_t group, uint32_t i) {
     e->groups[group - 1] = with;
     w->of[i] = group;
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
-        gn_load d = row_input(e, &with, s, k);
+        gn_load d = row_input(e, s, k);
         uint32_t before = d.constant ? 0 : w->r->step[d.base];
         if (before && e->layout->steps[before - 1].n_instrs) row_group_add_step(w, group, before - 1);
     }
@@ -15016,7 +15043,7 @@ static void row_group_resolve(emit *e, uint32_t group) {
     for (uint32_t m = 0; m < g->n_steps; m++) {
         const gn_kernel_step *s = g->steps[m].step;
         for (uint32_t k = 0; k < row_inputs(e, s); k++) {
-            gn_load d = row_input(e, g, s, k);
+            gn_load d = row_input(e, s, k);
             if (!d.constant) keep_until(e, d.base, at);
         }
         if (!g->steps[m].stored) {
@@ -15196,7 +15223,7 @@ static bool rows_may_wait(const emit *e, const row_group *g, uint32_t given, uin
     if (at <= last || at - last > ROW_REACH) return false;
     for (uint32_t m = 0; m < g->n_steps; m++)
         for (uint32_t k = 0; k < row_inputs(e, g->steps[m].step); k++) {
-            gn_load d = row_input(e, g, g->steps[m].step, k);
+            gn_load d = row_input(e, g->steps[m].step, k);
             if (!d.constant && row_member(g, d.base) < 0 && !is_never_appended(e, d.base)) return false;
         }
     for (uint32_t t = last + 1; t <= at; t++)
@@ -15213,7 +15240,7 @@ static uint32_t fusable_rows(const vector_finder *w, uint32_t base, int64_t coun
     if (!group) return 0;
     const row_group *g = &e->groups[group - 1];
     int m = row_member(g, base);
-    if (m < 0 || !g->steps[m].full || !rows_run_along(g) ||
+    if (m < 0 || !g->steps[m].full || !rows_run_along(g) || g->n > ROW_WIDEST ||
         g->n * count * types[view_of(e, base)->dtype].bytes > (count > 1 ? 2 * WITHIN_BYTES : WITHIN_BYTES) ||
         is_row_reduction(e, g) || !rows_may_wait(e, g, (uint32_t)m, at))
         return 0;
@@ -15229,7 +15256,7 @@ static void rows_move(const vector_finder *w, uint32_t group, uint32_t given, ui
     for (uint32_t m = 0; m < g->n_steps; m++) {
         const gn_kernel_step *s = g->steps[m].step;
         for (uint32_t k = 0; k < row_inputs(e, s); k++) {
-            gn_load d = row_input(e, g, s, k);
+            gn_load d = row_input(e, s, k);
             if (!d.constant) keep_until(e, d.base, e->layout->steps[at].node);
             own += !d.constant && d.base == node;
         }
