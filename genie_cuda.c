@@ -2669,10 +2669,11 @@ typedef struct row_kernel {
     int64_t vector, groups; /* elements at once; how many times a thread takes so many */
     row_order order;
     int tx, ty, lanes;
-    bool small, keeps;    /* keeps: what is read stays in registers */
-    bool held[ROW_STEPS]; /* the value stands in registers of an input */
-    uint32_t given;       /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
-    int64_t often;        /* rows that one block computes at a time then */
+    bool small, keeps;                 /* keeps: what is read stays in registers */
+    int64_t staged[ROW_LOADS], shared; /* 1 + where in shared memory a row of it stays, 0: nowhere; bytes of that */
+    bool held[ROW_STEPS];              /* the value stands in registers of an input */
+    uint32_t given; /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
+    int64_t often;  /* rows that one block computes at a time then */
 } row_kernel;
 
 static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
@@ -2804,6 +2805,11 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
         bool same;
         if (!needed[i] || !load->along) continue;
         int64_t V = k->vector, width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same);
+        if (k->staged[i]) {
+            put(b, "      vload<%lld>(w%u, (const %s *)(staged + %lld) + r);\n", (long long)V, i,
+                types[load->dtype].name, (long long)k->staged[i] - 1);
+            continue;
+        }
         const char *at = width == V ? "r" : "r + v";
         if (width < V || V == 1)
             put(b, "      UNROLL for (int v = 0; v < %lld; v += %lld)", (long long)V, (long long)width);
@@ -3250,6 +3256,7 @@ static void row_threads(row_kernel *k) {
     most = k->groups * k->vector;
     k->keeps = along && k->order.parts == 1 && most <= 64 && most * words <= ROW_REGISTERS &&
                most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
+    if (getenv("G15_STAGE") && k->ty == 256 && most >= 24) k->keeps = false;
     k->small = is_small(&g->shape);
     for (uint32_t i = 0; i < k->n_loads; i++)
         k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
@@ -3407,6 +3414,61 @@ static void put_row_held(row_kernel *k, uint32_t m, uint32_t level) {
     }
 }
 
+/* Marks what the walk of `level` computes, and what it reads. */
+static void row_pass_needs(row_kernel *k, uint32_t level, bool *steps, bool *loads) {
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (row_phase(k, m, level) >= 0) row_need_input(k, m, steps, loads);
+        if (row_stores_at(k, m, level)) row_need(k, m, steps, loads);
+    }
+}
+
+/* Which loads stay in shared memory from the first walk to the last: those that several read, of a row too long for
+   registers, which would come from farther each time. */
+static void row_stages(row_kernel *k) {
+    int reads[ROW_LOADS] = { 0 };
+    bool same;
+    if (k->keeps || k->given || k->tx > 1 || k->ty < 256 || !emit_has_async_copies(k->e)) return;
+    bool large = k->e->device->arch >= 90 && k->e->device->arch < 120;
+    int64_t most = (large ? 18 + 46 * k->order.parts : 64) << 10; /* of 227 KiB that a block may have, or 99 */
+    for (uint32_t level = 0; level <= row_levels(k->g); level++) {
+        bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
+        row_pass_needs(k, level, steps, loads);
+        for (uint32_t i = 0; i < k->n_loads; i++) reads[i] += loads[i];
+    }
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        int64_t bytes = types[load->dtype].bytes, room = k->g->n * bytes;
+        if (reads[i] < 2 || !load->along || k->vector * bytes < 8 || k->shared + room > most) continue;
+        if (row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same) * bytes < 4 || same) continue;
+        k->staged[i] = k->shared + 1;
+        k->shared += (room + 127) / 128 * 128;
+    }
+}
+
+/* Copies of what is staged, all on their way at once. Each thread reads what it has copied. */
+static void put_row_copies(row_kernel *k) {
+    text *b = &k->e->body;
+    bool none[ROW_LOADS] = { false }, same;
+    if (!k->shared) return;
+    put(b, "  DYNAMIC_SHARED(staged);\n  const u32 in_shared = shared_address(staged);\n");
+    row_loop_begins(k, none);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        if (!k->staged[i]) continue;
+        int64_t bytes = types[load->dtype].bytes,
+                width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same),
+                each = width * bytes > 16 ? 16 / bytes : width;
+        put(b,
+            "      UNROLL for (int v = 0; v < %lld; v += %lld) copy_shared<%lld>(in_shared + %lld + (r + v) * %lld, "
+            "p%u + ",
+            (long long)k->vector, (long long)each, (long long)(each * bytes), (long long)k->staged[i] - 1,
+            (long long)bytes, i);
+        put_offset(b, &load->reduced, "r + v", k->small);
+        put(b, ", %lld);\n", (long long)(each * bytes));
+    }
+    put(b, "  }\n  copy_commit();\n  copy_wait<0>();\n");
+}
+
 /* One walk over the row: what waits for `level` reductions. */
 static void put_row_pass(row_kernel *k, uint32_t level) {
     const row_group *g = k->g;
@@ -3419,10 +3481,9 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
             put_row_accumulator(k, m, phase, acc, sizeof acc);
             put(b, "    %s %c%u[%d];\n    UNROLL for (int i = 0; i < %d; i++) %c%u[i].init();\n", acc,
                 phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
-            row_need_input(k, m, steps, loads);
         }
-        if (row_stores_at(k, m, level)) row_need(k, m, steps, loads);
     }
+    row_pass_needs(k, level, steps, loads);
     row_loop_begins(k, loads);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_stores_at(k, m, level))
@@ -3492,6 +3553,7 @@ static void put_row_pointers(row_kernel *k) {
 static void put_row_walks(row_kernel *k) {
     const row_group *g = k->g;
     put_row_pointers(k);
+    put_row_copies(k);
     for (uint32_t level = 0; level <= row_levels(g); level++) put_row_pass(k, level);
     bool any = false;
     for (uint32_t m = 0; m < g->n_steps; m++) any = any || (g->steps[m].stored && !g->steps[m].full);
@@ -3566,6 +3628,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
                                           "__launch_bounds__(1024)" };
     char name[16];
     row_threads(k);
+    row_stages(k);
     uint32_t block = (uint32_t)k->order.parts * 256;
     int tx = k->tx, ty = (int)block / tx;
     emit_early(e);
@@ -3588,7 +3651,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
     if (k->order.parts > 1) e->bounds = bounds[k->order.parts - 2];
-    emit_launch(e, label, (uint64_t)blocks_for(g->rows, tx), 1, block);
+    emit_launch_shared(e, label, (uint64_t)blocks_for(g->rows, tx), 1, block, (uint32_t)k->shared);
 }
 
 /* Nothing but one reduction, with loops over elements before it alone. */
@@ -8878,15 +8941,19 @@ static const char conv_rows_text[] =
     "// BM filters by BW places, which 8 warps share as WM by WN; four stages of STEP k. P as for conv_put; TR, by "
     "axis "
     "I, O, K, S, DL, B, strides YN Y0 Y1 Y2 of the rows, CG (from group to group), CP (of a tap), DEEP (all k), ROWS, "
-    "COLS\n"
-    "template <class P> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
-    "const typename P::T *residual, typename P::T *o) {\n"
+    "COLS; PARTS of the steps, whose sums go to `parts` when there are several: JOIN adds them up, one behind the "
+    "other\n"
+    "template <class P, bool JOIN> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename "
+    "P::T *bias, const typename P::T *residual, typename P::T *o, float *parts) {\n"
     "  typedef tensor_side<typename P::T, P::BM, P::STEP, 8, true> side_a;\n"
     "  typedef tensor_side<typename P::T, P::BW, P::STEP, 8, true> side_b;\n"
     "  enum { EACH = P::STEP / 8, N = P::BW * EACH / 256, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 8, CELLS = MI "
-    "* NJ * 4, A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4, STEPS = (P::DEEP + P::STEP - 1) / P::STEP };\n"
+    "* NJ * 4, A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4, STEPS = (P::DEEP + P::STEP - 1) / P::STEP, "
+    "SPAN = (STEPS + P::PARTS - 1) / P::PARTS };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
+    "  const int first = blockIdx.y * SPAN, steps = JOIN ? -STAGES : STEPS - first < SPAN ? STEPS - first : "
+    "(int)SPAN;\n"
     "  const int t = threadIdx.x, warp = t >> 5, l = t & 31, wm = warp / P::WN * (P::BM / P::WM), wn = warp % P::WN * "
     "(P::BW / P::WN), piece = t % EACH * 8;\n"
     "  u32 z;\n"
@@ -8908,10 +8975,10 @@ static const char conv_rows_text[] =
     "  side_a sa;\n"
     "  float acc[CELLS];\n"
     "  UNROLL for (int i = 0; i < CELLS; i++) acc[i] = 0.f;\n"
-    "  for (int step = 1 - STAGES; step < STEPS; step++) {\n"
-    "    const int next = step + STAGES - 1, to = next % STAGES * STAGE, k = next * P::STEP;\n"
+    "  for (int step = 1 - STAGES; step < steps; step++) {\n"
+    "    const int next = step + STAGES - 1, to = next % STAGES * STAGE, k = (first + next) * P::STEP;\n"
     "    if (step >= 0) { copy_wait<STAGES - 2>(); __syncthreads(); }\n"
-    "    if (next < STEPS) {\n"
+    "    if (next < steps) {\n"
     "      const int mine = k + piece, tap = mine / P::CP, c = mine % P::CP, t0 = tap / (P::K1 * P::K2), t1 = tap / "
     "P::K2 % P::K1, t2 = tap % P::K2;\n"
     "      sa.template fetch<false, P::DEEP, 1>(base + to, w + k, rows, P::DEEP - k < P::STEP ? P::DEEP - k : "
@@ -8928,6 +8995,14 @@ static const char conv_rows_text[] =
     "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, 0, wm, wn);\n"
     "  }\n"
     "  let_next_start();\n"
+    "  const i64 stride = (i64)gridDim.x * (CELLS * 256);\n"
+    "  float *mine = parts + (i64)blockIdx.x * (CELLS * 256) + t;\n"
+    "  if (JOIN) _Pragma(\"unroll 4\") for (int p = 0; p < P::PARTS; p++, mine += stride) UNROLL for (int i = 0; i < "
+    "CELLS; i++) acc[i] += mine[i * 256];\n"
+    "  else if (P::PARTS > 1) {\n"
+    "    UNROLL for (int i = 0; i < CELLS; i++) mine[blockIdx.y * stride + i * 256] = acc[i];\n"
+    "    return;\n"
+    "  }\n"
     "  UNROLL for (int i = 0; i < MI; i++) {\n"
     "    const int m = row + wm + i * 16;\n"
     "    float more[2];\n"
@@ -9245,31 +9320,56 @@ static double fed_us(const emit *e, const product *p, const struct fed_form *f, 
     return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1));
 }
 
+/* Few tiles of many k are cut into parts of them, which a second kernel adds up: as many as run side by side. What both
+   take (us, of an H100): a step of 64 k 0.54 for one block, as for two on a processor. */
+static double conv_parts_us(const emit *e, const conv_rows *c, conv_rows *out) {
+    enum { PART_STEPS = 16, PARTS_MOST = 64 };
+    *out = *c;
+    out->fed = out->flat = false;
+    out->pitch = c->places;
+    out->padded = blocks_for(c->channels, 8) * 8;
+    const product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * out->padded, .batches = c->groups };
+    const int64_t processors = emit_processors(e), few = blocks_for(p.m, 64) * blocks_for(p.n, 64) * p.batches;
+    int64_t steps = blocks_for(p.k, 64), parts = 2 * processors / (few > 0 ? few : 1);
+    out->height = p.m > 64 && blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches >= processors ? 128 : 64;
+    out->width = blocks_for(p.m, 64) * blocks_for(p.n, 128) * p.batches >= processors ? 128 : 64;
+    out->step = out->height == 128 ? 32 : 64;
+    out->warps[1] = out->width / 32;
+    out->warps[0] = 8 / out->warps[1];
+    out->parts = 1;
+    if (parts > PARTS_MOST) parts = PARTS_MOST;
+    if (parts > steps / PART_STEPS) parts = steps / PART_STEPS;
+    if (e->invariant || parts < 2 || out->width != 64) return 1e300;
+    steps = blocks_for(steps, parts);
+    out->parts = (int)blocks_for(blocks_for(p.k, 64), steps);
+    return (double)steps * 0.54 + 15;
+}
+
 static void conv_rows_choose(const emit *e, conv_rows *c) {
+    conv_rows parts;
     c->fed = conv_is_fed(e, c);
     c->flat = c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
-    c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
-    product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
-    if (c->fed) {
-        const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
-        const struct fed_form *best = fed_forms;
-        for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
-            if (fed_us(e, &p, &fed_forms[i], residual, kept) < fed_us(e, &p, best, residual, kept))
-                best = &fed_forms[i];
-        c->height = best->height;
-        c->width = best->width;
-        c->stages = best->stages;
-        c->parts = best->parts;
-        c->blocks = best->blocks;
+    c->padded = blocks_for(c->channels, 64) * 64;
+    const double us = conv_parts_us(e, c, &parts);
+    if (!c->fed) {
+        *c = parts;
         return;
     }
-    int64_t wide = blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches;
-    c->height = p.m > 64 && wide >= emit_processors(e) ? 128 : 64;
-    c->width = blocks_for(p.m, 64) * blocks_for(p.n, 128) * p.batches >= emit_processors(e) ? 128 : 64;
-    c->step = c->height == 128 ? 32 : 64;
-    c->warps[1] = c->width / 32;
-    c->warps[0] = 8 / c->warps[1];
+    const product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
+    const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
+    const struct fed_form *best = fed_forms;
+    for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
+        if (fed_us(e, &p, &fed_forms[i], residual, kept) < fed_us(e, &p, best, residual, kept)) best = &fed_forms[i];
+    if (us < 0.8 * fed_us(e, &p, best, residual, kept)) {
+        *c = parts;
+        return;
+    }
+    c->height = best->height;
+    c->width = best->width;
+    c->stages = best->stages;
+    c->parts = best->parts;
+    c->blocks = best->blocks;
 }
 
 /* Rows that begin at multiples of 16 bytes, channels side by side; filters as rows of their taps. */
@@ -9491,8 +9591,8 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
         (long long)(c->images * c->pitch), (long long)c->places,
         (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
         (long long)(c->taps * c->padded));
-    put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, ROWS = %lld, COLS = %lld", c->height, c->width, c->step,
-        c->warps[0], c->warps[1], (long long)down, (long long)columns);
+    put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld", c->height, c->width,
+        c->step, c->warps[0], c->warps[1], c->parts, (long long)down, (long long)columns);
     const struct {
         const char *name;
         const int64_t *of;
@@ -9769,6 +9869,12 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
                            (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
         return true;
     }
+    const int64_t parts_at = (int64_t)gn_size_align(all, 256);
+    const uint32_t shared = (uint32_t)((c.height + c.width) * c.step * 2 * 4);
+    if (c.parts > 1) {
+        all = (size_t)(parts_at + tiles * c.parts * c.height * c.width * 4);
+        if (all > e->scratch) e->scratch = all;
+    }
     put_conv_rows(e, &c);
     if (c.x_lies) emit_node(e, c.x, type, true, "x");
     else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
@@ -9777,11 +9883,28 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
         emit_pointer(e, type, true, "w",
                      c.w_packed ? (param){ PARAM_NODE, packed_node(e, c.w_packed - 1), 0 }
                                 : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c.w_at });
-    emit_conv_rest(e, &c, type);
-    put(&e->body, "  conv_tensor<@_p>(x, w, %s, %s, o);\n", bias ? "bias" : "0", residual ? "residual" : "0");
+    if (c.parts == 1) emit_conv_rest(e, &c, type);
+    else {
+        emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
+        emit_await(e);
+    }
+    put(&e->body,
+        c.parts > 1 ? "  conv_tensor<@_p, false>(x, w, 0, 0, 0, parts);\n"
+                    : "  conv_tensor<@_p, false>(x, w, %s, %s, o, 0);\n",
+        bias ? "bias" : "0", residual ? "residual" : "0");
     snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c.height, c.width,
-             conv_keeps(e, &c) ? "_rows" : "");
-    emit_launch_shared(e, name, (uint64_t)tiles, 1, 256, (uint32_t)((c.height + c.width) * c.step * 2 * 4));
+             c.parts > 1         ? "_parts"
+             : conv_keeps(e, &c) ? "_rows"
+                                 : "");
+    emit_launch_shared(e, name, (uint64_t)tiles, (uint64_t)c.parts, 256, shared);
+    if (c.parts == 1) return true;
+    put_conv_rows(e, &c);
+    emit_early(e);
+    emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
+    emit_conv_rest(e, &c, type);
+    put(&e->body, "  conv_tensor<@_p, true>(0, 0, %s, %s, o, parts);\n", bias ? "bias" : "0",
+        residual ? "residual" : "0");
+    emit_launch(e, conv_keeps(e, &c) ? "conv_join_rows" : "conv_join", (uint64_t)tiles, 1, 256);
     return true;
 }
 
