@@ -7058,8 +7058,28 @@ static void emit_rotary(emit *e, uint32_t node) {
     emit_launch(e, apart ? "rotary" : "rotary_of_neighbours", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 
-/* A copy, then one thread for each column along the axis: equal indices meet in order. `statement`
-   joins `s` into `t`. */
+static const char scatter_text[] =
+    "// For each lane how many before it have its index, and for all the largest such number; -1: none\n"
+    "D int lanes_before(i64 index, bool live) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  const u32 low = (u32)index, high = (u32)(index >> 32);\n"
+    "  int n = live ? 0 : -1;\n"
+    "  UNROLL for (int k = 1; k < 32; k++) {\n"
+    "    const bool same = __shfl_xor_sync(0xffffffffu, low, k) == low && __shfl_xor_sync(0xffffffffu, high, k) == "
+    "high;\n"
+    "    n += live && same && (lane ^ k) < lane;\n"
+    "  }\n"
+    "  return n;\n"
+    "}\n"
+    "D int lanes_most(int n) {\n"
+    "  UNROLL for (int k = 16; k > 0; k /= 2) { const int o = (int)__shfl_xor_sync(0xffffffffu, (u32)n, k); n = o > n "
+    "? o "
+    ": n; }\n"
+    "  return n;\n"
+    "}\n";
+
+/* A copy, then a column along the axis to a warp, or to one thread of many that read neighbours: equal indices meet in
+   their order. `statement` joins `s` into `t`. */
 static void emit_scatter_as(emit *e, uint32_t node, const char *label, const char *statement) {
     uint32_t y = input(e, node, 1), z = input(e, node, 2);
     const gn_view *index = view_of(e, y), *src = view_of(e, z);
@@ -7080,20 +7100,30 @@ static void emit_scatter_as(emit *e, uint32_t node, const char *label, const cha
     emit_node(e, z, type, true, "src");
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
+    int lanes = length >= 32 && (index->strides[axis] == 1 || n < 256 * emit_processors(e)) ? 32 : 1;
     put(&e->body,
-        "  const u64 c = (u64)blockIdx.x * 256 + threadIdx.x;\n  if (c >= %lldull) return;\n  index += ", (long long)n);
+        "  const u64 c = ((u64)blockIdx.x * 256 + threadIdx.x) / %d;\n  if (c >= %lldull) return;\n  index += ", lanes,
+        (long long)n);
     put_offset(&e->body, &ki, "c", false);
     put(&e->body, ";\n  src += ");
     put_offset(&e->body, &ks, "c", false);
     put(&e->body, ";\n  o += ");
     put_offset(&e->body, &ko, "c", false);
     put(&e->body,
-        ";\n  for (i64 l = 0; l < %lldll; l++) {\n    const i64 pick = index[l * %lldll];\n    if (pick < 0 || pick >= "
-        "%lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); return; }\n"
-        "    %s &t = o[pick * %lldll];\n    const %s s = src[l * %lldll];\n    %s\n  }\n",
-        (long long)length, (long long)index->strides[axis], (long long)out.dims[axis], (long long)out.dims[axis], type,
+        ";\n  for (i64 l = threadIdx.x %% %d; l < %lldll; l += %d) {\n    const bool live = l < %lldll;\n    const i64 "
+        "pick "
+        "= live ? (i64)index[l * %lldll] : 0;\n    const bool bad = pick < 0 || pick >= %lldll;\n    if (bad) "
+        "fault(err, "
+        "OUT_OF_RANGE, node, pick, %lldll);\n",
+        lanes, (long long)blocks_for(length, lanes) * lanes, lanes, (long long)length, (long long)index->strides[axis],
+        (long long)out.dims[axis], (long long)out.dims[axis]);
+    put(&e->body, lanes > 1
+                      ? "    if (lanes_most(bad) > 0) return;\n    const int before = lanes_before(pick, live), most = "
+                        "lanes_most(before);\n    for (int k = 0; k <= most; k++, __syncwarp()) if (k == before) {\n"
+                      : "    if (bad) return;\n    {\n");
+    put(&e->body, "      %s &t = o[pick * %lldll];\n      const %s s = src[l * %lldll];\n      %s\n    }\n  }\n", type,
         (long long)out.strides[axis], type, (long long)src->strides[axis], statement);
-    emit_launch(e, label, (uint64_t)blocks_for(n, 256), 1, 256);
+    emit_launch(e, label, (uint64_t)blocks_for(n * lanes, 256), 1, 256);
 }
 
 static void emit_scatter_add(emit *e, uint32_t node) {
@@ -15701,18 +15731,13 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text,     random_text,
-                                       reduction_text,  rows_text,
-                                       product_text,    tensor_text,
-                                       sample_text,     along_text,
-                                       expert_text,     quant_text,
-                                       conv_text,       conv_rows_text,
-                                       conv_depth_text, conv_depth_rows_text,
-                                       pool_text,       interpolate_text,
-                                       recurrent_text,  recurrent_back_text,
-                                       attention_text,  page_text,
-                                       one_text,        few_text,
-                                       solve_text,      NULL };
+static const char *const prelude[] = {
+    shared_text, random_text,      reduction_text, rows_text,           product_text,
+    tensor_text, sample_text,      scatter_text,   along_text,          expert_text,
+    quant_text,  conv_text,        conv_rows_text, conv_depth_text,     conv_depth_rows_text,
+    pool_text,   interpolate_text, recurrent_text, recurrent_back_text, attention_text,
+    page_text,   one_text,         few_text,       solve_text,          NULL
+};
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 
