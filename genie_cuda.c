@@ -2632,13 +2632,14 @@ static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype dtype
 
 /* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
 
-enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
+enum { ROW_STEPS = 40, ROW_LOADS = 32, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
 
 /* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that
-   value waits for; stored: what is outside the group reads it. */
+   value waits for; stored: what is outside the group reads it; borrowed: of another group or of a kernel of its own,
+   computed here again, see row_borrow. */
 typedef struct row_step {
     const gn_kernel_step *step;
-    bool full, stored;
+    bool full, stored, borrowed;
     uint8_t level;
 } row_step;
 
@@ -3256,7 +3257,10 @@ static void row_threads(row_kernel *k) {
     most = k->groups * k->vector;
     k->keeps = along && k->order.parts == 1 && most <= 64 && most * words <= ROW_REGISTERS &&
                most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
-    if (getenv("G15_STAGE") && k->ty == 256 && most >= 24) k->keeps = false;
+    /* in pieces, and walked three times or more: shared memory lets more blocks run at once than registers do */
+    if (row_widest(k) && row_widest(k)->reduced.rank > 1 && row_levels(g) > 1 && k->ty == 256 && most >= 24 &&
+        !k->given && emit_has_async_copies(k->e))
+        k->keeps = false;
     k->small = is_small(&g->shape);
     for (uint32_t i = 0; i < k->n_loads; i++)
         k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
@@ -7065,9 +7069,8 @@ static const char scatter_text[] =
     "  const u32 low = (u32)index, high = (u32)(index >> 32);\n"
     "  int n = live ? 0 : -1;\n"
     "  UNROLL for (int k = 1; k < 32; k++) {\n"
-    "    const bool same = __shfl_xor_sync(0xffffffffu, low, k) == low && __shfl_xor_sync(0xffffffffu, high, k) == "
-    "high;\n"
-    "    n += live && same && (lane ^ k) < lane;\n"
+    "    const u32 a = __shfl_xor_sync(0xffffffffu, low, k), b = __shfl_xor_sync(0xffffffffu, high, k);\n"
+    "    n += live && a == low && b == high && (lane ^ k) < lane;\n"
     "  }\n"
     "  return n;\n"
     "}\n"
@@ -15092,7 +15095,7 @@ static void row_mark_stored(const row_finder *w, row_group *g) {
                 own += !d.constant && d.base == node;
             }
         }
-        g->steps[m].stored = w->r->held[node] || w->r->reads[node] > own;
+        g->steps[m].stored = !g->steps[m].borrowed && (w->r->held[node] || w->r->reads[node] > own);
     }
 }
 
@@ -15199,6 +15202,7 @@ static void row_group_resolve(emit *e, uint32_t group) {
             gn_load d = row_input(e, s, k);
             if (!d.constant) keep_until(e, d.base, at);
         }
+        if (g->steps[m].borrowed) continue;
         if (!g->steps[m].stored) {
             e->layout->lay[s->node].kernel = false;
             e->layout->lay[s->node].place = GN_PLACE_NONE;
@@ -15208,6 +15212,114 @@ static void row_group_resolve(emit *e, uint32_t group) {
     e->fusions[last].rows = group + 1;
 }
 
+/* The step that gives node x, when it is a loop of one or two instructions over as many elements as the group has, which
+   nothing keeps; NULL: another. */
+static const gn_kernel_step *row_cheap(const row_finder *w, const row_group *g, uint32_t x) {
+    const emit *e = w->e;
+    uint32_t i = w->r->step[x];
+    const gn_kernel_step *s = i ? &e->layout->steps[i - 1] : NULL;
+    bool is = s && s->n_instrs && s->n_instrs <= 2 && !w->r->held[x] && row_may(e, i - 1) &&
+              gn_view_count(view_of(e, x)) == g->rows * g->n;
+    return is ? s : NULL;
+}
+
+/* The bytes of an element that must be read for x to be computed again, from no wider numbers in memory and values by
+   row; with the steps for it in list[], the last first. Above those of x: it cannot be, or does not pay. */
+static int row_again(const row_finder *w, const row_group *g, uint32_t x, uint32_t *list, uint32_t *n) {
+    enum { DEEP = 3, NEVER = 99 };
+    const emit *e = w->e;
+    const gn_kernel_step *s = row_cheap(w, g, x);
+    int bytes = 0;
+    for (uint32_t k = 0; k < *n; k++)
+        if (list[k] + 1 == w->r->step[x]) return 0;
+    if (!s || *n == DEEP) return NEVER;
+    list[(*n)++] = w->r->step[x] - 1;
+    for (uint32_t k = 0; k < s->n_loads; k++) {
+        const gn_load *d = &e->layout->loads[s->load + k];
+        uint32_t i = d->constant ? 0 : w->r->step[d->base];
+        int64_t count = d->constant ? 1 : gn_view_count(view_of(e, d->base));
+        int m = i && w->of[i - 1] ? row_member(&e->groups[w->of[i - 1] - 1], d->base) : -1;
+        if (d->constant) continue;
+        if (count <= g->rows && i && m < 0 && e->fusions[i - 1].inside) return NEVER;
+        if (count <= g->rows) continue;
+        bool lies = m >= 0 ? e->groups[w->of[i - 1] - 1].steps[m].stored : !i || !e->fusions[i - 1].inside;
+        bytes += lies ? types[d->dtype].bytes : row_again(w, g, d->base, list, n);
+    }
+    return bytes;
+}
+
+/* Adds steps of other kernels before those of the group: they are computed there once more. */
+static bool row_with_borrowed(const row_finder *w, const row_group *g, const uint32_t *list, uint32_t n,
+                              row_group *out) {
+    *out = *g;
+    out->n_steps = 0;
+    for (uint32_t m = 0, from = 0;;) {
+        uint32_t own = m < g->n_steps ? row_at(w->e, g, m) : UINT32_MAX, other = UINT32_MAX;
+        for (uint32_t k = 0; k < n; k++)
+            if (list[k] >= from && list[k] < other) other = list[k];
+        if (own == UINT32_MAX && other == UINT32_MAX) break;
+        from = (other < own ? other : own) + 1;
+        if (!row_add(w->e, out, from - 1)) return false;
+        out->steps[out->n_steps - 1].borrowed = other < own || g->steps[m].borrowed;
+        m += own <= other;
+    }
+    row_mark_stored(w, out);
+    return row_pays(w, out);
+}
+
+/* Reads of x by the group's own steps. */
+static uint32_t row_reads_of(const emit *e, const row_group *g, uint32_t x) {
+    uint32_t n = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        for (uint32_t k = 0; k < row_inputs(e, g->steps[m].step) && !g->steps[m].borrowed; k++) {
+            gn_load d = row_input(e, g->steps[m].step, k);
+            n += !d.constant && d.base == x;
+        }
+    return n;
+}
+
+/* A value of elements that another kernel would keep for this group, wider than what it comes from (a difference in f32
+   of numbers in 16 bits), is computed here again: neither is it stored for that then. Values by row that this takes
+   are. */
+static void row_borrow(const row_finder *w, uint32_t group) {
+    const emit *e = w->e;
+    for (uint32_t m = 0; m < e->groups[group].n_steps; m++)
+        for (uint32_t k = 0; k < row_inputs(e, e->groups[group].steps[m].step); k++) {
+            const row_group *g = &e->groups[group];
+            row_group with;
+            uint32_t list[4], n = 0;
+            gn_load d = row_input(e, g->steps[m].step, k);
+            if (g->steps[m].borrowed || d.constant || row_member(g, d.base) >= 0 || !row_cheap(w, g, d.base) ||
+                row_again(w, g, d.base, list, &n) >= types[d.dtype].bytes || !row_with_borrowed(w, g, list, n, &with))
+                continue;
+            w->r->reads[d.base] -= row_reads_of(e, g, d.base);
+            for (uint32_t q = 0; q < n; q++) {
+                const gn_kernel_step *s = &e->layout->steps[list[q]];
+                for (uint32_t i = 0; i < s->n_loads; i++) {
+                    const gn_load *from = &e->layout->loads[s->load + i];
+                    if (!from->constant && row_member(&with, from->base) < 0) w->r->reads[from->base]++;
+                }
+            }
+            e->groups[group] = with;
+            m = 0;
+            k = UINT32_MAX; /* from the first on */
+        }
+}
+
+/* After what is computed again is read less: what is stored, and what no kernel needs. */
+static void row_unread(const row_finder *w) {
+    emit *e = w->e;
+    for (uint32_t i = 0; i < e->n_groups; i++) row_mark_stored(w, &e->groups[i]);
+    for (uint32_t i = 0; i < e->layout->n_steps; i++) {
+        uint32_t node = e->layout->steps[i].node;
+        if (w->of[i] || !e->layout->steps[i].n_instrs || w->r->reads[node] || w->r->held[node] || !row_may(e, i))
+            continue;
+        fuse_in(e, i, i);
+        e->layout->lay[node].kernel = false;
+        e->layout->lay[node].place = GN_PLACE_NONE;
+    }
+}
+
 /* of: per step, 1 + the group that has it. */
 static bool fuse_reductions(emit *e, const readers *r, uint32_t *of) {
     const gn_layout *l = e->layout;
@@ -15215,6 +15327,8 @@ static bool fuse_reductions(emit *e, const readers *r, uint32_t *of) {
     bool ok = w.room != NULL;
     for (uint32_t i = 0; ok && i < l->n_steps; i++)
         if (!w.of[i] && row_may(e, i) && !row_join(&w, i) && !l->steps[i].n_instrs) ok = row_begin(&w, i);
+    for (uint32_t i = 0; ok && i < e->n_groups; i++) row_borrow(&w, i);
+    if (ok) row_unread(&w);
     for (uint32_t i = 0; ok && i < e->n_groups; i++) row_group_resolve(e, i);
     gn_free(w.room);
     return ok;
@@ -15393,6 +15507,8 @@ static uint32_t fusable_rows(const vector_finder *w, uint32_t base, int64_t coun
     if (!group) return 0;
     const row_group *g = &e->groups[group - 1];
     int m = row_member(g, base);
+    for (uint32_t i = 0; i < g->n_steps; i++)
+        if (g->steps[i].borrowed) return 0;
     if (m < 0 || !g->steps[m].full || !rows_run_along(g) || g->n > ROW_WIDEST ||
         g->n * count * types[view_of(e, base)->dtype].bytes > (count > 1 ? 2 * WITHIN_BYTES : WITHIN_BYTES) ||
         is_row_reduction(e, g) || !rows_may_wait(e, g, (uint32_t)m, at))
