@@ -47,7 +47,9 @@
  *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
  *
  * Fusion. A graph becomes few kernels: chains of elementwise ops; reductions, softmaxes and norms with what is computed
- * before, between and behind them, called or written out (tests/rows_test.c counts them); attention, called or written
+ * before, between and behind them, called or written out (tests/rows_test.c counts them), by channel or over several
+ * axes: rows too long for registers stay in shared memory, and what they take in f32 that was made of 16 bits is
+ * computed again rather than stored (row_borrow); attention, called or written
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
  * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
  *
@@ -9869,6 +9871,50 @@ static bool conv_keep_rows(emit *e) {
     return true;
 }
 
+/* By other tensor cores than warpgroups', `all` bytes into scratch memory the sums of parts of k: their sum then. */
+static void emit_conv_tensor(emit *e, const conv_rows *c, size_t all, int64_t tiles) {
+    const bool bias = c->bias != GN_NO_NODE, residual = c->residual != GN_NO_NODE;
+    const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
+    const char *type = types[d].name;
+    char name[64];
+    const int64_t parts_at = (int64_t)gn_size_align(all, 256);
+    const uint32_t shared = (uint32_t)((c->height + c->width) * c->step * 2 * 4);
+    if (c->parts > 1) {
+        all = (size_t)(parts_at + tiles * c->parts * c->height * c->width * 4);
+        if (all > e->scratch) e->scratch = all;
+    }
+    put_conv_rows(e, c);
+    if (c->x_lies) emit_node(e, c->x, type, true, "x");
+    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (c->w_lies) emit_node(e, c->w, type, true, "w");
+    else
+        emit_pointer(e, type, true, "w",
+                     c->w_packed ? (param){ PARAM_NODE, packed_node(e, c->w_packed - 1), 0 }
+                                 : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
+    if (c->parts == 1) emit_conv_rest(e, c, type);
+    else {
+        emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
+        emit_await(e);
+    }
+    put(&e->body,
+        c->parts > 1 ? "  conv_tensor<@_p, false>(x, w, 0, 0, 0, parts);\n"
+                     : "  conv_tensor<@_p, false>(x, w, %s, %s, o, 0);\n",
+        bias ? "bias" : "0", residual ? "residual" : "0");
+    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c->height, c->width,
+             c->parts > 1       ? "_parts"
+             : conv_keeps(e, c) ? "_rows"
+                                : "");
+    emit_launch_shared(e, name, (uint64_t)tiles, (uint64_t)c->parts, 256, shared);
+    if (c->parts == 1) return;
+    put_conv_rows(e, c);
+    emit_early(e);
+    emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
+    emit_conv_rest(e, c, type);
+    put(&e->body, "  conv_tensor<@_p, true>(0, 0, %s, %s, o, parts);\n", bias ? "bias" : "0",
+        residual ? "residual" : "0");
+    emit_launch(e, conv_keeps(e, c) ? "conv_join_rows" : "conv_join", (uint64_t)tiles, 1, 256);
+}
+
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     static const char *const bounds[] = { "__launch_bounds__(384, 1)",
                                           "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
@@ -9902,42 +9948,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
                            (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
         return true;
     }
-    const int64_t parts_at = (int64_t)gn_size_align(all, 256);
-    const uint32_t shared = (uint32_t)((c.height + c.width) * c.step * 2 * 4);
-    if (c.parts > 1) {
-        all = (size_t)(parts_at + tiles * c.parts * c.height * c.width * 4);
-        if (all > e->scratch) e->scratch = all;
-    }
-    put_conv_rows(e, &c);
-    if (c.x_lies) emit_node(e, c.x, type, true, "x");
-    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    if (c.w_lies) emit_node(e, c.w, type, true, "w");
-    else
-        emit_pointer(e, type, true, "w",
-                     c.w_packed ? (param){ PARAM_NODE, packed_node(e, c.w_packed - 1), 0 }
-                                : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c.w_at });
-    if (c.parts == 1) emit_conv_rest(e, &c, type);
-    else {
-        emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
-        emit_await(e);
-    }
-    put(&e->body,
-        c.parts > 1 ? "  conv_tensor<@_p, false>(x, w, 0, 0, 0, parts);\n"
-                    : "  conv_tensor<@_p, false>(x, w, %s, %s, o, 0);\n",
-        bias ? "bias" : "0", residual ? "residual" : "0");
-    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c.height, c.width,
-             c.parts > 1         ? "_parts"
-             : conv_keeps(e, &c) ? "_rows"
-                                 : "");
-    emit_launch_shared(e, name, (uint64_t)tiles, (uint64_t)c.parts, 256, shared);
-    if (c.parts == 1) return true;
-    put_conv_rows(e, &c);
-    emit_early(e);
-    emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
-    emit_conv_rest(e, &c, type);
-    put(&e->body, "  conv_tensor<@_p, true>(0, 0, %s, %s, o, parts);\n", bias ? "bias" : "0",
-        residual ? "residual" : "0");
-    emit_launch(e, conv_keeps(e, &c) ? "conv_join_rows" : "conv_join", (uint64_t)tiles, 1, 256);
+    emit_conv_tensor(e, &c, all, tiles);
     return true;
 }
 
@@ -15212,7 +15223,7 @@ static void row_group_resolve(emit *e, uint32_t group) {
     e->fusions[last].rows = group + 1;
 }
 
-/* The step that gives node x, when it is a loop of one or two instructions over as many elements as the group has, which
+/* The step that gives node x, when it is a loop of one or two instructions over as many elements as the group has that
    nothing keeps; NULL: another. */
 static const gn_kernel_step *row_cheap(const row_finder *w, const row_group *g, uint32_t x) {
     const emit *e = w->e;
