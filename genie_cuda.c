@@ -4036,10 +4036,6 @@ static void emit_layernorm(emit *e, uint32_t node) {
     char more[300], name[64];
     rows w;
     if (!rows_plan(e, &w, in, out, in->rank - 1, base_offset(e, x))) return;
-    snprintf(more, sizeof more,
-             "  enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n", gain,
-             bias, (unsigned long long)attrs[0]);
-    put_rows_type(e, &w, in->dtype, more);
     bool packed = in->dtype != GN_F64 && w.vector * types[in->dtype].bytes == 16 && w.wide && w.n <= ROW_WIDEST;
     for (uint32_t i = 1; i <= last; i++)
         packed =
@@ -4048,6 +4044,10 @@ static void emit_layernorm(emit *e, uint32_t node) {
         emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true);
         return;
     }
+    snprintf(more, sizeof more,
+             "  enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n", gain,
+             bias, (unsigned long long)attrs[0]);
+    put_rows_type(e, &w, in->dtype, more);
     emit_early(e);
     emit_node(e, x, type, true, "a");
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");

@@ -105,6 +105,15 @@ static const pattern patterns[] = {
 
 static outs one(gn_tensor t) { return (outs){ { t }, 1 }; }
 
+/* c in f32 of the rows of x is read by two groups of rows, between which there are products. */
+static gn_tensor difference_read_again(gn_tensor x, gn_tensor y, gn_dtype d) {
+    const gn_axes last = GN_AXES(1);
+    gn_tensor wide = gn_cast(x, GN_F32), c = gn_sub(wide, gn_mean(wide, last, true));
+    gn_tensor s = gn_cast(gn_mul(c, gn_rsqrt(gn_add_c(gn_mean(gn_square(c), last, true), 1e-5))), d);
+    gn_tensor r = gn_cast(gn_matmul(gn_matmul(s, gn_transpose(y, 0, 1)), y), GN_F32);
+    return gn_mul(c, gn_mean(gn_mul(c, gn_mul_c(r, 0.01)), last, true));
+}
+
 static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b, void **data) {
     gn_tensor x = gn_data(g, d, GN_SHAPE(a, b), data[0]), y = gn_data(g, d, GN_SHAPE(a, b), data[1]),
               w = gn_data(g, d, GN_SHAPE(b), data[2]), s, c, r;
@@ -160,12 +169,7 @@ static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b
     case 27:
         w = gn_slice(w, 0, 0, 2, 1);
         return one(gn_batch_norm_train(gn_reshape(x, GN_SHAPE(a / 2, 2, b)), w, w, 1e-5, NULL, NULL));
-    case 28:
-        c = gn_sub(gn_cast(x, GN_F32), gn_mean(gn_cast(x, GN_F32), last, true));
-        s = gn_cast(gn_mul(c, gn_rsqrt(gn_add_c(gn_mean(gn_square(c), last, true), 1e-5))), d);
-        r = gn_matmul(gn_matmul(s, gn_transpose(y, 0, 1)), y);
-        r = gn_mul_c(gn_cast(r, GN_F32), 0.01);
-        return one(gn_mul(c, gn_mean(gn_mul(c, r), last, true)));
+    case 28: return one(difference_read_again(x, y, d));
     default: return one(gn_softmax(gn_reshape(gn_transpose(gn_mul_c(x, 0.5), 0, 1), GN_SHAPE(a, b)), 1));
     }
 }
