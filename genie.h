@@ -40860,16 +40860,22 @@ static bool gn__has_channels(const char *file, int line, const char *op, gn_tens
     return false;
 }
 
+/* y: x without its mean. */
+static gn_tensor gn__batch_norm(const char *file, int line, gn_tensor y, gn_tensor variance, gn_tensor gain,
+                                gn_tensor bias, double eps, const gn__type *x) {
+    gn_tensor spread = gn__by_channel(GN__AT, "batch_norm", variance, x);
+    gn_tensor by = gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, spread, eps));
+    if (gn__given(gain)) by = gn_mul_at(GN__AT, by, gn__by_channel(GN__AT, "batch_norm", gain, x));
+    return gn__channel_gain(GN__AT, "batch_norm", gn_mul_at(GN__AT, y, by), GN_NONE, bias, x);
+}
+
 gn_tensor gn_batch_norm_at(const char *file, int line, gn_tensor x, gn_tensor mean, gn_tensor variance, gn_tensor gain,
                            gn_tensor bias, double eps) {
     gn__type t;
     gn_tensor bad;
     if (!gn__has_channels(GN__AT, "batch_norm", x, &t, &bad)) return bad;
-    gn_tensor spread = gn__by_channel(GN__AT, "batch_norm", variance, &t);
-    gn_tensor by = gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, spread, eps));
-    if (gn__given(gain)) by = gn_mul_at(GN__AT, by, gn__by_channel(GN__AT, "batch_norm", gain, &t));
     gn_tensor y = gn_sub_at(GN__AT, gn__widened(GN__AT, x), gn__by_channel(GN__AT, "batch_norm", mean, &t));
-    return gn__channel_gain(GN__AT, "batch_norm", gn_mul_at(GN__AT, y, by), GN_NONE, bias, &t);
+    return gn__batch_norm(GN__AT, y, variance, gain, bias, eps, &t);
 }
 
 gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x, gn_tensor gain, gn_tensor bias, double eps,
@@ -40880,9 +40886,10 @@ gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x, gn_ten
     if (ok) {
         gn_axes axes = { t.shape.rank - 1, { 0, 2, 3, 4, 5, 6, 7 } };
         gn_tensor wide = gn__widened(GN__AT, x);
-        mean = gn_mean_at(GN__AT, wide, axes, false);
+        gn_tensor kept = gn_mean_at(GN__AT, wide, axes, true); /* the node that the variance has within */
+        mean = gn_reshape_at(GN__AT, kept, GN_SHAPE(t.shape.dims[1]));
         variance = gn_variance_at(GN__AT, wide, axes, 0, false);
-        bad = gn_batch_norm_at(GN__AT, x, mean, variance, gain, bias, eps);
+        bad = gn__batch_norm(GN__AT, gn_sub_at(GN__AT, wide, kept), variance, gain, bias, eps, &t);
     } else {
         mean = variance = bad;
     }

@@ -47,7 +47,9 @@
  *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
  *
  * Fusion. A graph becomes few kernels: chains of elementwise ops; reductions, softmaxes and norms with what is computed
- * before, between and behind them, called or written out (tests/rows_test.c counts them); attention, called or written
+ * before, between and behind them, called or written out (tests/rows_test.c counts them), by channel or over several
+ * axes: rows too long for registers stay in shared memory, and what they take in f32 that was made of 16 bits is
+ * computed again rather than stored (row_borrow); attention, called or written
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
  * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
  *
@@ -1504,15 +1506,15 @@ static const char shared_text[] =
     "template <int N> struct halves { static M float sum(float *x) { UNROLL for (int i = 0; i < N / 2; i++) x[i] += "
     "x[i + N / 2]; return halves<N / 2>::sum(x); } };\n"
     "template <> struct halves<1> { static M float sum(float *x) { return x[0]; } };\n"
-    "// The merge of TY neighbouring threads' values, in every one of them: halves of them first. All 256 threads of "
-    "the block come here.\n"
+    "// The merge of TY neighbouring threads' values, in every one of them: halves of them first. All threads of the "
+    "block come here.\n"
     "// Of several warps each merges its share of the columns of 32, since a thread that read all of one would need "
     "registers for it. Two barriers are enough for one call behind another: each array is read before the barrier that "
     "the next write to it is behind.\n"
-    "template <int TY, class A> M A together(A a) {\n"
+    "template <int TY, int BLOCK = 256, class A> M A together(A a) {\n"
     "  if (TY > 32) {\n"
     "    enum { W = TY > 32 ? TY / 32 : 1, EACH = 32 / W };\n"
-    "    __shared__ A part[256], column[(TY > 32 ? 256 / TY : 1) * 32];\n"
+    "    __shared__ A part[BLOCK], column[(TY > 32 ? BLOCK / TY : 1) * 32];\n"
     "    const int row = threadIdx.x / TY, l = threadIdx.x & 31, at = threadIdx.x % TY / 32 * EACH + l % EACH;\n"
     "    part[threadIdx.x] = a;\n"
     "    __syncthreads();\n"
@@ -1524,6 +1526,17 @@ static const char shared_text[] =
     "  }\n"
     "  UNROLL for (int k = (TY < 32 ? TY : 32) / 2; k > 0; k /= 2) a.merge(exchange(a, k));\n"
     "  return a;\n"
+    "}\n"
+    "// The same of PARTS times 256 threads, of which 256 have a part of the row: as `combine` merges the parts.\n"
+    "template <int PARTS, class A> M A parted(A a) {\n"
+    "  __shared__ A part[PARTS];\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  a = together<256, 256 * PARTS>(a);\n"
+    "  if (threadIdx.x % 256 == 0) part[threadIdx.x / 256] = a;\n"
+    "  __syncthreads();\n"
+    "  a.init();\n"
+    "  if (l < PARTS) a.merge(part[l]);\n"
+    "  return together<32>(a);\n"
     "}\n"
     "// The largest is the same in any order: by warps first, which takes less time.\n"
     "template <int TY, class C> M max_of<C> together(max_of<C> a) {\n"
@@ -2492,7 +2505,8 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 
 /* ---- reductions ---- */
 
-enum { ROW_WIDEST = 8192 }; /* elements of a row that one block takes well; of a longer one, parts */
+/* elements of a row that 256 threads take well; of a longer one, parts, of which one block takes so many */
+enum { ROW_WIDEST = 8192, ROW_PARTS = 4 };
 
 /* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a
    part by `lanes` of them, `vector` neighbours to each in turn, of which halves are joined first. How many threads have
@@ -2620,13 +2634,14 @@ static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype dtype
 
 /* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
 
-enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
+enum { ROW_STEPS = 40, ROW_LOADS = 32, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
 
 /* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that
-   value waits for; stored: what is outside the group reads it. */
+   value waits for; stored: what is outside the group reads it; borrowed: of another group or of a kernel of its own,
+   computed here again, see row_borrow. */
 typedef struct row_step {
     const gn_kernel_step *step;
-    bool full, stored;
+    bool full, stored, borrowed;
     uint8_t level;
 } row_step;
 
@@ -2657,10 +2672,11 @@ typedef struct row_kernel {
     int64_t vector, groups; /* elements at once; how many times a thread takes so many */
     row_order order;
     int tx, ty, lanes;
-    bool small, keeps;    /* keeps: what is read stays in registers */
-    bool held[ROW_STEPS]; /* the value stands in registers of an input */
-    uint32_t given;       /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
-    int64_t often;        /* rows that one block computes at a time then */
+    bool small, keeps;                 /* keeps: what is read stays in registers */
+    int64_t staged[ROW_LOADS], shared; /* 1 + where in shared memory a row of it stays, 0: nowhere; bytes of that */
+    bool held[ROW_STEPS];              /* the value stands in registers of an input */
+    uint32_t given; /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
+    int64_t often;  /* rows that one block computes at a time then */
 } row_kernel;
 
 static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
@@ -2716,10 +2732,11 @@ static uint32_t row_inputs(const emit *e, const gn_kernel_step *step) {
 }
 
 /* Input i of a step, of an op over all elements too, as a loop would load it. */
-static gn_load row_input(const emit *e, const row_group *g, const gn_kernel_step *step, uint32_t i) {
+static gn_load row_input(const emit *e, const gn_kernel_step *step, uint32_t i) {
     if (step->n_instrs) return e->layout->loads[step->load + i];
     uint32_t x = input(e, step->node, i);
-    gn_view wide = gn_view_broadcast(view_of(e, x), g->shape.rank, g->shape.dims);
+    const gn_view *whole = view_of(e, input(e, step->node, 0));
+    gn_view wide = gn_view_broadcast(view_of(e, x), whole->rank, whole->dims);
     gn_load d = { .base = e->layout->lay[x].base, .dtype = (uint8_t)view_of(e, x)->dtype };
     d.view = gn_view_collapse(&wide);
     return d;
@@ -2761,7 +2778,7 @@ static bool row_loads(row_kernel *k) {
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
         const row_step *s = &k->g->steps[m];
         for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
-            gn_load d = row_input(k->e, k->g, s->step, i);
+            gn_load d = row_input(k->e, s->step, i);
             bool full = s->full || !s->step->n_instrs;
             if (!d.constant && row_member(k->g, d.base) < 0 && row_load_of(k, &d, full) == ROW_LOADS) return false;
         }
@@ -2769,10 +2786,17 @@ static bool row_loads(row_kernel *k) {
     return true;
 }
 
-/* Whether V elements of it from a multiple of V on lie side by side. */
-static bool is_wide(const row_kernel *k, const row_load *load) {
-    return k->vector > 1 && vectorises(&load->reduced, load->offset, k->vector, types[load->dtype].bytes) &&
-           strides_fit(&load->kept, k->vector);
+/* How many elements from each multiple of so many on lie side by side, V at most, or are one (*out_same). */
+static int64_t row_width(const row_kernel *k, const gn_view *kept, const gn_view *reduced, int64_t offset,
+                         gn_dtype dtype, bool *out_same) {
+    int64_t width = k->vector;
+    *out_same = reduced->rank && !reduced->strides[reduced->rank - 1];
+    if (*out_same)
+        while (reduced->dims[reduced->rank - 1] % width) width /= 2;
+    else
+        while (width > 1 && !(vectorises(reduced, offset, width, types[dtype].bytes) && strides_fit(kept, width)))
+            width /= 2;
+    return width;
 }
 
 /* Loads of a loop over elements at position r of row o, those that `needed` marks, into registers `w` with `suffix`
@@ -2781,18 +2805,30 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
     text *b = &k->e->body;
     for (uint32_t i = 0; i < k->n_loads; i++) {
         const row_load *load = &k->loads[i];
+        bool same;
         if (!needed[i] || !load->along) continue;
-        bool wide = is_wide(k, load);
-        put(b, wide ? "      vload<%lld>(w%u%s, p%u + " : "      UNROLL for (int v = 0; v < %lld; v++) w%u%s[v] = p%u[",
-            (long long)k->vector, i, suffix, i);
-        put_offset(b, &load->reduced, wide || k->vector == 1 ? "r" : "r + v", k->small);
-        put(b, wide ? ");\n" : "];\n");
+        int64_t V = k->vector, width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same);
+        if (k->staged[i]) {
+            put(b, "      vload<%lld>(w%u, (const %s *)(staged + %lld) + r);\n", (long long)V, i,
+                types[load->dtype].name, (long long)k->staged[i] - 1);
+            continue;
+        }
+        const char *at = width == V ? "r" : "r + v";
+        if (width < V || V == 1)
+            put(b, "      UNROLL for (int v = 0; v < %lld; v += %lld)", (long long)V, (long long)width);
+        if (width == 1) put(b, " w%u%s[v] = p%u[", i, suffix, i);
+        else if (same)
+            put(b, "      UNROLL for (int u = 0; u < %lld; u++) w%u%s[%su] = p%u[", (long long)width, i, suffix,
+                width == V ? "" : "v + ", i);
+        else put(b, "      vload<%lld>(w%u%s%s, p%u + ", (long long)width, i, suffix, width == V ? "" : " + v", i);
+        put_offset(b, &load->reduced, at, k->small);
+        put(b, width == 1 || same ? "];\n" : ");\n");
     }
 }
 
 /* The name of a step's input: a register, a constant or another step's value. */
 static void row_name(row_kernel *k, const row_step *s, uint32_t i, char *out, size_t size) {
-    gn_load d = row_input(k->e, k->g, s->step, i);
+    gn_load d = row_input(k->e, s->step, i);
     int m = row_member(k->g, d.base);
     if (d.constant) {
         snprintf(out, size, "cast_to<%s>::of(gn_f64(0x%llxull))", types[d.dtype].name,
@@ -2826,7 +2862,7 @@ static void put_row_rounded(row_kernel *k, uint32_t m) {
     bool read = false;
     for (uint32_t i = m + 1; i < g->n_steps; i++)
         for (uint32_t j = 0; j < row_inputs(k->e, g->steps[i].step); j++) {
-            gn_load in = row_input(k->e, g, g->steps[i].step, j);
+            gn_load in = row_input(k->e, g->steps[i].step, j);
             read = read || (!in.constant && row_member(g, in.base) == (int)m);
         }
     if (!read || !types[d].real || !drops_bits(d)) return;
@@ -2871,7 +2907,7 @@ static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
     if (steps[m] || k->held[m]) return;
     steps[m] = s->full;
     for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
-        gn_load d = row_input(k->e, k->g, s->step, i);
+        gn_load d = row_input(k->e, s->step, i);
         int x = row_member(k->g, d.base);
         if (d.constant || (x >= 0 && !k->g->steps[x].full)) continue;
         if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
@@ -2880,7 +2916,7 @@ static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
 }
 
 static void row_need_input(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
-    gn_load d = row_input(k->e, k->g, k->g->steps[m].step, 0);
+    gn_load d = row_input(k->e, k->g->steps[m].step, 0);
     int x = row_member(k->g, d.base);
     if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
     else loads[row_load_of(k, &d, true)] = true;
@@ -3101,12 +3137,19 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
 }
 
 /* By the first step that sums; those of a group agree. What the group reads and stores says nothing where it sums: a
-   value may come from memory, or be kept there, and the bits of what is summed up are to stay. */
+   value may come from memory, or be kept there, and the bits of what is summed up are to stay. A norm has no kernel
+   that joins the parts of many blocks. */
 static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
+    bool norms = w.parts > ROW_PARTS;
+    for (uint32_t m = 0; m < k->g->n_steps; m++) norms = norms && (!row_summed(k->e, k->g, m) || k->g->steps[m].full);
+    if (norms) {
+        w.span = blocks_for(blocks_for(k->g->n, ROW_PARTS), w.vector) * w.vector;
+        w.parts = blocks_for(k->g->n, w.span);
+    }
     w.narrow = bytes == 2;
     return w;
 }
@@ -3207,14 +3250,19 @@ static void row_threads(row_kernel *k) {
     k->lanes = k->order.lanes / k->ty;
     k->tx = 256 / k->ty;
     k->groups = blocks_for(steps, k->ty);
+    if (k->order.parts > 1) k->ty = 256, k->tx = k->lanes = 1;
     for (uint32_t i = 0; i < k->n_loads; i++) {
         along += k->loads[i].along;
         if (k->loads[i].along) words += types[k->loads[i].dtype].bytes > 4 ? 2 : 1;
     }
     for (uint32_t m = 0; m < g->n_steps; m++) instrs += g->steps[m].step->n_instrs ? g->steps[m].step->n_instrs : 4;
     most = k->groups * k->vector;
-    k->keeps =
-        along && most <= 64 && most * words <= ROW_REGISTERS && most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
+    k->keeps = along && k->order.parts == 1 && most <= 64 && most * words <= ROW_REGISTERS &&
+               most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
+    /* in pieces, and walked three times or more: shared memory lets more blocks run at once than registers do */
+    if (row_widest(k) && row_widest(k)->reduced.rank > 1 && row_levels(g) > 1 && k->ty == 256 && most >= 24 &&
+        !k->given && emit_has_async_copies(k->e))
+        k->keeps = false;
     k->small = is_small(&g->shape);
     for (uint32_t i = 0; i < k->n_loads; i++)
         k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
@@ -3230,6 +3278,11 @@ static void row_loop_begins(row_kernel *k, const bool *loads) {
                   : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r "
                     ">= %lld) continue;\n",
             (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
+    else if (k->order.parts > 1)
+        put(b,
+            "  for (I from = ty / 256 * %lld, r = from + ty %% 256 * %lld; r < %lld && r < from + %lld; r += %lld) {\n",
+            (long long)k->order.span, (long long)k->vector, (long long)k->g->n, (long long)k->order.span,
+            (long long)k->vector * 256);
     else if (k->lanes == 1)
         put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n,
             (long long)k->vector * k->ty);
@@ -3290,7 +3343,9 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     text *b = &k->e->body;
     char name[16];
     snprintf(name, sizeof name, phase ? "zs%u" : "qs%u", m);
-    put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
+    if (k->order.parts > 1)
+        put(b, "    const auto %s = parted<%d>(%c%u[0]);\n", name, (int)k->order.parts, phase ? 'z' : 'q', m);
+    else put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
     else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
     else if (row_softmax(k->e, node))
@@ -3311,19 +3366,23 @@ static bool row_stores_at(const row_kernel *k, uint32_t m, uint32_t level) {
 
 static void put_row_stores(row_kernel *k, uint32_t level) {
     text *b = &k->e->body;
-    gn_view reduced = dims_of(&k->g->shape, k->g->axes, true);
-    gn_view along = gn_view_collapse(&reduced);
+    gn_view reduced = dims_of(&k->g->shape, k->g->axes, true), kept = dims_of(&k->g->shape, k->g->axes, false);
+    gn_view along = gn_view_collapse(&reduced), across = gn_view_collapse(&kept);
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
         if (!row_stores_at(k, m, level)) continue;
-        bool wide = k->vector > 1 && along.rank == 1 && along.strides[0] == 1;
+        bool same;
+        int64_t V = k->vector,
+                width = row_width(k, &across, &along, 0, view_of(k->e, k->g->steps[m].step->node)->dtype, &same);
         if (k->given == m + 1)
             put(b, "      if (live) UNROLL for (int v = 0; v < %lld; v++) to[(row - first) * %lld + r + v] = y%u[v];\n",
                 (long long)k->vector, (long long)k->g->n, m);
         if (k->given == m + 1 && !k->g->steps[m].stored) continue;
-        put(b, wide ? "      if (%s) vstore<%lld>(u%u + " : "      if (%s) UNROLL for (int v = 0; v < %lld; v++) u%u[",
-            k->given ? "stores" : "live", (long long)k->vector, m);
-        put_offset(b, &along, wide || k->vector == 1 ? "r" : "r + v", k->small);
-        put(b, wide ? ", y%u);\n" : "] = y%u[v];\n", m);
+        put(b, "      if (%s)", k->given ? "stores" : "live");
+        if (width < V || V == 1) put(b, " UNROLL for (int v = 0; v < %lld; v += %lld)", (long long)V, (long long)width);
+        if (width == 1) put(b, " u%u[", m);
+        else put(b, " vstore<%lld>(u%u + ", (long long)width, m);
+        put_offset(b, &along, width == V ? "r" : "r + v", k->small);
+        put(b, width == 1 ? "] = y%u[v];\n" : width < V ? ", y%u + v);\n" : ", y%u);\n", m);
     }
 }
 
@@ -3334,7 +3393,7 @@ static int row_readers(row_kernel *k, uint32_t load, uint32_t *out_m) {
         const row_step *s = &k->g->steps[m];
         bool reads = false;
         for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
-            gn_load d = row_input(k->e, k->g, s->step, i);
+            gn_load d = row_input(k->e, s->step, i);
             if (d.constant || row_member(k->g, d.base) >= 0) continue;
             reads = reads || row_load_of(k, &d, s->full || !s->step->n_instrs) == load;
         }
@@ -3361,6 +3420,61 @@ static void put_row_held(row_kernel *k, uint32_t m, uint32_t level) {
     }
 }
 
+/* Marks what the walk of `level` computes, and what it reads. */
+static void row_pass_needs(row_kernel *k, uint32_t level, bool *steps, bool *loads) {
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (row_phase(k, m, level) >= 0) row_need_input(k, m, steps, loads);
+        if (row_stores_at(k, m, level)) row_need(k, m, steps, loads);
+    }
+}
+
+/* Which loads stay in shared memory from the first walk to the last: those that several read, of a row too long for
+   registers, which would come from farther each time. */
+static void row_stages(row_kernel *k) {
+    int reads[ROW_LOADS] = { 0 };
+    bool same;
+    if (k->keeps || k->given || k->tx > 1 || k->ty < 256 || !emit_has_async_copies(k->e)) return;
+    bool large = k->e->device->arch >= 90 && k->e->device->arch < 120;
+    int64_t most = (large ? 18 + 46 * k->order.parts : 64) << 10; /* of 227 KiB that a block may have, or 99 */
+    for (uint32_t level = 0; level <= row_levels(k->g); level++) {
+        bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
+        row_pass_needs(k, level, steps, loads);
+        for (uint32_t i = 0; i < k->n_loads; i++) reads[i] += loads[i];
+    }
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        int64_t bytes = types[load->dtype].bytes, room = k->g->n * bytes;
+        if (reads[i] < 2 || !load->along || k->vector * bytes < 8 || k->shared + room > most) continue;
+        if (row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same) * bytes < 4 || same) continue;
+        k->staged[i] = k->shared + 1;
+        k->shared += (room + 127) / 128 * 128;
+    }
+}
+
+/* Copies of what is staged, all on their way at once. Each thread reads what it has copied. */
+static void put_row_copies(row_kernel *k) {
+    text *b = &k->e->body;
+    bool none[ROW_LOADS] = { false }, same;
+    if (!k->shared) return;
+    put(b, "  DYNAMIC_SHARED(staged);\n  const u32 in_shared = shared_address(staged);\n");
+    row_loop_begins(k, none);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        if (!k->staged[i]) continue;
+        int64_t bytes = types[load->dtype].bytes,
+                width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same),
+                each = width * bytes > 16 ? 16 / bytes : width;
+        put(b,
+            "      UNROLL for (int v = 0; v < %lld; v += %lld) copy_shared<%lld>(in_shared + %lld + (r + v) * %lld, "
+            "p%u + ",
+            (long long)k->vector, (long long)each, (long long)(each * bytes), (long long)k->staged[i] - 1,
+            (long long)bytes, i);
+        put_offset(b, &load->reduced, "r + v", k->small);
+        put(b, ", %lld);\n", (long long)(each * bytes));
+    }
+    put(b, "  }\n  copy_commit();\n  copy_wait<0>();\n");
+}
+
 /* One walk over the row: what waits for `level` reductions. */
 static void put_row_pass(row_kernel *k, uint32_t level) {
     const row_group *g = k->g;
@@ -3373,10 +3487,9 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
             put_row_accumulator(k, m, phase, acc, sizeof acc);
             put(b, "    %s %c%u[%d];\n    UNROLL for (int i = 0; i < %d; i++) %c%u[i].init();\n", acc,
                 phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
-            row_need_input(k, m, steps, loads);
         }
-        if (row_stores_at(k, m, level)) row_need(k, m, steps, loads);
     }
+    row_pass_needs(k, level, steps, loads);
     row_loop_begins(k, loads);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_stores_at(k, m, level))
@@ -3446,6 +3559,7 @@ static void put_row_pointers(row_kernel *k) {
 static void put_row_walks(row_kernel *k) {
     const row_group *g = k->g;
     put_row_pointers(k);
+    put_row_copies(k);
     for (uint32_t level = 0; level <= row_levels(g); level++) put_row_pass(k, level);
     bool any = false;
     for (uint32_t m = 0; m < g->n_steps; m++) any = any || (g->steps[m].stored && !g->steps[m].full);
@@ -3516,8 +3630,13 @@ static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t
 static void emit_row_passes(row_kernel *k, const char *label) {
     emit *e = k->e;
     const row_group *g = k->g;
+    static const char *const bounds[] = { "__launch_bounds__(512)", "__launch_bounds__(768)",
+                                          "__launch_bounds__(1024)" };
     char name[16];
     row_threads(k);
+    row_stages(k);
+    uint32_t block = (uint32_t)k->order.parts * 256;
+    int tx = k->tx, ty = (int)block / tx;
     emit_early(e);
     for (uint32_t i = 0; i < k->n_loads; i++) {
         snprintf(name, sizeof name, "a%u", i);
@@ -3533,11 +3652,12 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     put(&e->body,
         "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / "
         "%d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
-        k->small ? "int" : "i64", k->ty, k->tx, k->ty, (long long)g->rows);
+        k->small ? "int" : "i64", ty, tx, ty, (long long)g->rows);
     put_row_walks(k);
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
-    emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
+    if (k->order.parts > 1) e->bounds = bounds[k->order.parts - 2];
+    emit_launch_shared(e, label, (uint64_t)blocks_for(g->rows, tx), 1, block, (uint32_t)k->shared);
 }
 
 /* Nothing but one reduction, with loops over elements before it alone. */
@@ -3745,18 +3865,7 @@ static const char rows_text[] =
     "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.total()) : (typename P::C)1 / s.total());\n"
     "  }\n"
     "}\n"
-    "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
-    "template <class P> M void layernorm_put(typename P::T *p, typename P::J j, const typename P::C *x, typename P::C "
-    "mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
-    "  typename P::T o[P::V];\n"
-    "  UNROLL for (int v = 0; v < P::V; v++) {\n"
-    "    typename P::C y = (x[v] - mean) * scale;\n"
-    "    if (P::HAS_GAIN) y = y * get(gain[(i64)(j + v) * P::GAIN]);\n"
-    "    if (P::HAS_BIAS) y = y + get(bias[(i64)(j + v) * P::BIAS]);\n"
-    "    put(o[v], y);\n"
-    "  }\n"
-    "  row_store<P>(p, j, o);\n"
-    "}\n"
+    "// HAS_GAIN, HAS_BIAS: 0 or 1\n"
     "// Of f32, gain and bias are fetched with the row when registers suffice: they come last otherwise, with nothing "
     "to do meanwhile.\n"
     "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T "
@@ -3797,39 +3906,6 @@ static const char rows_text[] =
     "      put(o[v], y);\n"
     "    }\n"
     "    vstore<V>(out + P::out(row) + j, o);\n"
-    "  }\n"
-    "}\n"
-    "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`.\n"
-    "template <class P> M void row_each(const typename P::T *p, int ty, near_sum<typename P::C> &sum, typename P::C "
-    "mean, bool squares) {\n"
-    "  typedef typename P::C C;\n"
-    "  for (typename P::J j = ty * P::V; j < P::n; j += P::TY * P::V) {\n"
-    "    typename P::T raw_[P::V];\n"
-    "    row_load<P>(p, j, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) { const C e = get(raw_[v]) - mean; sum.take(squares ? e * e : e, 0); }\n"
-    "  }\n"
-    "}\n"
-    "// Rows too long for registers.\n"
-    "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, "
-    "typename P::T *out) {\n"
-    "  typedef typename P::C C;\n"
-    "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
-    "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
-    "  const bool live = row < P::N;\n"
-    "  const typename P::T *p = a + (live ? P::in(row) : 0);\n"
-    "  typename P::T raw_[P::V];\n"
-    "  C x[P::V];\n"
-    "  near_sum<C> sum, square;\n"
-    "  sum.init();\n"
-    "  square.init();\n"
-    "  if (live) row_each<P>(p, ty, sum, (C)0, false);\n"
-    "  const C mean = together<P::TY>(sum).total() / (C)P::n;\n"
-    "  if (live) row_each<P>(p, ty, square, mean, true);\n"
-    "  const C scale = (C)1 / gn_sqrt(together<P::TY>(square).total() / (C)P::n + (C)P::eps());\n"
-    "  for (typename P::J j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
-    "    row_load<P>(p, j, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
-    "    layernorm_put<P>(out + P::out(row), j, x, mean, scale, gain, bias);\n"
     "  }\n"
     "}\n";
 
@@ -3960,29 +4036,26 @@ static void emit_layernorm(emit *e, uint32_t node) {
     char more[300], name[64];
     rows w;
     if (!rows_plan(e, &w, in, out, in->rank - 1, base_offset(e, x))) return;
-    snprintf(more, sizeof more,
-             "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M "
-             "double eps() { return gn_f64(0x%llxull); }\n",
-             gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0,
-             bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias,
-             (unsigned long long)attrs[0]);
-    put_rows_type(e, &w, in->dtype, more);
     bool packed = in->dtype != GN_F64 && w.vector * types[in->dtype].bytes == 16 && w.wide && w.n <= ROW_WIDEST;
     for (uint32_t i = 1; i <= last; i++)
         packed =
             packed && gn_view_is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
-    if (w.n <= ROW_WIDEST && !packed) {
+    if (!packed) {
         emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true);
         return;
     }
-    if (packed) emit_early(e);
+    snprintf(more, sizeof more,
+             "  enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n", gain,
+             bias, (unsigned long long)attrs[0]);
+    put_rows_type(e, &w, in->dtype, more);
+    emit_early(e);
     emit_node(e, x, type, true, "a");
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
     emit_await(e);
-    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "",
-        gain ? e->waits ? "now(gain)" : "gain" : "0", bias ? e->waits ? "now(bias)" : "bias" : "0");
+    put(&e->body, "  layernorm_packed<@_p>(a, %s, %s, o);\n", gain ? e->waits ? "now(gain)" : "gain" : "0",
+        bias ? e->waits ? "now(bias)" : "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(w.count, w.tx), 1, 256);
 }
@@ -6991,8 +7064,27 @@ static void emit_rotary(emit *e, uint32_t node) {
     emit_launch(e, apart ? "rotary" : "rotary_of_neighbours", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 
-/* A copy, then one thread for each column along the axis: equal indices meet in order. `statement`
-   joins `s` into `t`. */
+static const char scatter_text[] =
+    "// For each lane how many before it have its index, and for all the largest such number; -1: none\n"
+    "D int lanes_before(i64 index, bool live) {\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  const u32 low = (u32)index, high = (u32)(index >> 32);\n"
+    "  int n = live ? 0 : -1;\n"
+    "  UNROLL for (int k = 1; k < 32; k++) {\n"
+    "    const u32 a = __shfl_xor_sync(0xffffffffu, low, k), b = __shfl_xor_sync(0xffffffffu, high, k);\n"
+    "    n += live && a == low && b == high && (lane ^ k) < lane;\n"
+    "  }\n"
+    "  return n;\n"
+    "}\n"
+    "D int lanes_most(int n) {\n"
+    "  UNROLL for (int k = 16; k > 0; k /= 2) { const int o = (int)__shfl_xor_sync(0xffffffffu, (u32)n, k); n = o > n "
+    "? o "
+    ": n; }\n"
+    "  return n;\n"
+    "}\n";
+
+/* A copy, then a column along the axis to a warp, or to one thread of many that read neighbours: equal indices meet in
+   their order. `statement` joins `s` into `t`. */
 static void emit_scatter_as(emit *e, uint32_t node, const char *label, const char *statement) {
     uint32_t y = input(e, node, 1), z = input(e, node, 2);
     const gn_view *index = view_of(e, y), *src = view_of(e, z);
@@ -7013,20 +7105,30 @@ static void emit_scatter_as(emit *e, uint32_t node, const char *label, const cha
     emit_node(e, z, type, true, "src");
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
+    int lanes = length >= 32 && (index->strides[axis] == 1 || n < 256 * emit_processors(e)) ? 32 : 1;
     put(&e->body,
-        "  const u64 c = (u64)blockIdx.x * 256 + threadIdx.x;\n  if (c >= %lldull) return;\n  index += ", (long long)n);
+        "  const u64 c = ((u64)blockIdx.x * 256 + threadIdx.x) / %d;\n  if (c >= %lldull) return;\n  index += ", lanes,
+        (long long)n);
     put_offset(&e->body, &ki, "c", false);
     put(&e->body, ";\n  src += ");
     put_offset(&e->body, &ks, "c", false);
     put(&e->body, ";\n  o += ");
     put_offset(&e->body, &ko, "c", false);
     put(&e->body,
-        ";\n  for (i64 l = 0; l < %lldll; l++) {\n    const i64 pick = index[l * %lldll];\n    if (pick < 0 || pick >= "
-        "%lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); return; }\n"
-        "    %s &t = o[pick * %lldll];\n    const %s s = src[l * %lldll];\n    %s\n  }\n",
-        (long long)length, (long long)index->strides[axis], (long long)out.dims[axis], (long long)out.dims[axis], type,
+        ";\n  for (i64 l = threadIdx.x %% %d; l < %lldll; l += %d) {\n    const bool live = l < %lldll;\n    const i64 "
+        "pick "
+        "= live ? (i64)index[l * %lldll] : 0;\n    const bool bad = pick < 0 || pick >= %lldll;\n    if (bad) "
+        "fault(err, "
+        "OUT_OF_RANGE, node, pick, %lldll);\n",
+        lanes, (long long)blocks_for(length, lanes) * lanes, lanes, (long long)length, (long long)index->strides[axis],
+        (long long)out.dims[axis], (long long)out.dims[axis]);
+    put(&e->body, lanes > 1
+                      ? "    if (lanes_most(bad) > 0) return;\n    const int before = lanes_before(pick, live), most = "
+                        "lanes_most(before);\n    for (int k = 0; k <= most; k++, __syncwarp()) if (k == before) {\n"
+                      : "    if (bad) return;\n    {\n");
+    put(&e->body, "      %s &t = o[pick * %lldll];\n      const %s s = src[l * %lldll];\n      %s\n    }\n  }\n", type,
         (long long)out.strides[axis], type, (long long)src->strides[axis], statement);
-    emit_launch(e, label, (uint64_t)blocks_for(n, 256), 1, 256);
+    emit_launch(e, label, (uint64_t)blocks_for(n * lanes, 256), 1, 256);
 }
 
 static void emit_scatter_add(emit *e, uint32_t node) {
@@ -8874,15 +8976,19 @@ static const char conv_rows_text[] =
     "// BM filters by BW places, which 8 warps share as WM by WN; four stages of STEP k. P as for conv_put; TR, by "
     "axis "
     "I, O, K, S, DL, B, strides YN Y0 Y1 Y2 of the rows, CG (from group to group), CP (of a tap), DEEP (all k), ROWS, "
-    "COLS\n"
-    "template <class P> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
-    "const typename P::T *residual, typename P::T *o) {\n"
+    "COLS; PARTS of the steps, whose sums go to `parts` when there are several: JOIN adds them up, one behind the "
+    "other\n"
+    "template <class P, bool JOIN> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename "
+    "P::T *bias, const typename P::T *residual, typename P::T *o, float *parts) {\n"
     "  typedef tensor_side<typename P::T, P::BM, P::STEP, 8, true> side_a;\n"
     "  typedef tensor_side<typename P::T, P::BW, P::STEP, 8, true> side_b;\n"
     "  enum { EACH = P::STEP / 8, N = P::BW * EACH / 256, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 8, CELLS = MI "
-    "* NJ * 4, A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4, STEPS = (P::DEEP + P::STEP - 1) / P::STEP };\n"
+    "* NJ * 4, A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4, STEPS = (P::DEEP + P::STEP - 1) / P::STEP, "
+    "SPAN = (STEPS + P::PARTS - 1) / P::PARTS };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
+    "  const int first = blockIdx.y * SPAN, steps = JOIN ? -STAGES : STEPS - first < SPAN ? STEPS - first : "
+    "(int)SPAN;\n"
     "  const int t = threadIdx.x, warp = t >> 5, l = t & 31, wm = warp / P::WN * (P::BM / P::WM), wn = warp % P::WN * "
     "(P::BW / P::WN), piece = t % EACH * 8;\n"
     "  u32 z;\n"
@@ -8904,10 +9010,10 @@ static const char conv_rows_text[] =
     "  side_a sa;\n"
     "  float acc[CELLS];\n"
     "  UNROLL for (int i = 0; i < CELLS; i++) acc[i] = 0.f;\n"
-    "  for (int step = 1 - STAGES; step < STEPS; step++) {\n"
-    "    const int next = step + STAGES - 1, to = next % STAGES * STAGE, k = next * P::STEP;\n"
+    "  for (int step = 1 - STAGES; step < steps; step++) {\n"
+    "    const int next = step + STAGES - 1, to = next % STAGES * STAGE, k = (first + next) * P::STEP;\n"
     "    if (step >= 0) { copy_wait<STAGES - 2>(); __syncthreads(); }\n"
-    "    if (next < STEPS) {\n"
+    "    if (next < steps) {\n"
     "      const int mine = k + piece, tap = mine / P::CP, c = mine % P::CP, t0 = tap / (P::K1 * P::K2), t1 = tap / "
     "P::K2 % P::K1, t2 = tap % P::K2;\n"
     "      sa.template fetch<false, P::DEEP, 1>(base + to, w + k, rows, P::DEEP - k < P::STEP ? P::DEEP - k : "
@@ -8924,6 +9030,14 @@ static const char conv_rows_text[] =
     "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, 0, wm, wn);\n"
     "  }\n"
     "  let_next_start();\n"
+    "  const i64 stride = (i64)gridDim.x * (CELLS * 256);\n"
+    "  float *mine = parts + (i64)blockIdx.x * (CELLS * 256) + t;\n"
+    "  if (JOIN) _Pragma(\"unroll 4\") for (int p = 0; p < P::PARTS; p++, mine += stride) UNROLL for (int i = 0; i < "
+    "CELLS; i++) acc[i] += mine[i * 256];\n"
+    "  else if (P::PARTS > 1) {\n"
+    "    UNROLL for (int i = 0; i < CELLS; i++) mine[blockIdx.y * stride + i * 256] = acc[i];\n"
+    "    return;\n"
+    "  }\n"
     "  UNROLL for (int i = 0; i < MI; i++) {\n"
     "    const int m = row + wm + i * 16;\n"
     "    float more[2];\n"
@@ -9241,31 +9355,56 @@ static double fed_us(const emit *e, const product *p, const struct fed_form *f, 
     return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1));
 }
 
+/* Few tiles of many k are cut into parts of them, which a second kernel adds up: as many as run side by side. What both
+   take (us, of an H100): a step of 64 k 0.54 for one block, as for two on a processor. */
+static double conv_parts_us(const emit *e, const conv_rows *c, conv_rows *out) {
+    enum { PART_STEPS = 16, PARTS_MOST = 64 };
+    *out = *c;
+    out->fed = out->flat = false;
+    out->pitch = c->places;
+    out->padded = blocks_for(c->channels, 8) * 8;
+    const product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * out->padded, .batches = c->groups };
+    const int64_t processors = emit_processors(e), few = blocks_for(p.m, 64) * blocks_for(p.n, 64) * p.batches;
+    int64_t steps = blocks_for(p.k, 64), parts = 2 * processors / (few > 0 ? few : 1);
+    out->height = p.m > 64 && blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches >= processors ? 128 : 64;
+    out->width = blocks_for(p.m, 64) * blocks_for(p.n, 128) * p.batches >= processors ? 128 : 64;
+    out->step = out->height == 128 ? 32 : 64;
+    out->warps[1] = out->width / 32;
+    out->warps[0] = 8 / out->warps[1];
+    out->parts = 1;
+    if (parts > PARTS_MOST) parts = PARTS_MOST;
+    if (parts > steps / PART_STEPS) parts = steps / PART_STEPS;
+    if (e->invariant || parts < 2 || out->width != 64) return 1e300;
+    steps = blocks_for(steps, parts);
+    out->parts = (int)blocks_for(blocks_for(p.k, 64), steps);
+    return (double)steps * 0.54 + 15;
+}
+
 static void conv_rows_choose(const emit *e, conv_rows *c) {
+    conv_rows parts;
     c->fed = conv_is_fed(e, c);
     c->flat = c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
-    c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
-    product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
-    if (c->fed) {
-        const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
-        const struct fed_form *best = fed_forms;
-        for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
-            if (fed_us(e, &p, &fed_forms[i], residual, kept) < fed_us(e, &p, best, residual, kept))
-                best = &fed_forms[i];
-        c->height = best->height;
-        c->width = best->width;
-        c->stages = best->stages;
-        c->parts = best->parts;
-        c->blocks = best->blocks;
+    c->padded = blocks_for(c->channels, 64) * 64;
+    const double us = conv_parts_us(e, c, &parts);
+    if (!c->fed) {
+        *c = parts;
         return;
     }
-    int64_t wide = blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches;
-    c->height = p.m > 64 && wide >= emit_processors(e) ? 128 : 64;
-    c->width = blocks_for(p.m, 64) * blocks_for(p.n, 128) * p.batches >= emit_processors(e) ? 128 : 64;
-    c->step = c->height == 128 ? 32 : 64;
-    c->warps[1] = c->width / 32;
-    c->warps[0] = 8 / c->warps[1];
+    const product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
+    const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
+    const struct fed_form *best = fed_forms;
+    for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
+        if (fed_us(e, &p, &fed_forms[i], residual, kept) < fed_us(e, &p, best, residual, kept)) best = &fed_forms[i];
+    if (us < 0.8 * fed_us(e, &p, best, residual, kept)) {
+        *c = parts;
+        return;
+    }
+    c->height = best->height;
+    c->width = best->width;
+    c->stages = best->stages;
+    c->parts = best->parts;
+    c->blocks = best->blocks;
 }
 
 /* Rows that begin at multiples of 16 bytes, channels side by side; filters as rows of their taps. */
@@ -9487,8 +9626,8 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
         (long long)(c->images * c->pitch), (long long)c->places,
         (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
         (long long)(c->taps * c->padded));
-    put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, ROWS = %lld, COLS = %lld", c->height, c->width, c->step,
-        c->warps[0], c->warps[1], (long long)down, (long long)columns);
+    put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld", c->height, c->width,
+        c->step, c->warps[0], c->warps[1], c->parts, (long long)down, (long long)columns);
     const struct {
         const char *name;
         const int64_t *of;
@@ -9732,6 +9871,50 @@ static bool conv_keep_rows(emit *e) {
     return true;
 }
 
+/* By other tensor cores than warpgroups', `all` bytes into scratch memory the sums of parts of k: their sum then. */
+static void emit_conv_tensor(emit *e, const conv_rows *c, size_t all, int64_t tiles) {
+    const bool bias = c->bias != GN_NO_NODE, residual = c->residual != GN_NO_NODE;
+    const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
+    const char *type = types[d].name;
+    char name[64];
+    const int64_t parts_at = (int64_t)gn_size_align(all, 256);
+    const uint32_t shared = (uint32_t)((c->height + c->width) * c->step * 2 * 4);
+    if (c->parts > 1) {
+        all = (size_t)(parts_at + tiles * c->parts * c->height * c->width * 4);
+        if (all > e->scratch) e->scratch = all;
+    }
+    put_conv_rows(e, c);
+    if (c->x_lies) emit_node(e, c->x, type, true, "x");
+    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (c->w_lies) emit_node(e, c->w, type, true, "w");
+    else
+        emit_pointer(e, type, true, "w",
+                     c->w_packed ? (param){ PARAM_NODE, packed_node(e, c->w_packed - 1), 0 }
+                                 : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
+    if (c->parts == 1) emit_conv_rest(e, c, type);
+    else {
+        emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
+        emit_await(e);
+    }
+    put(&e->body,
+        c->parts > 1 ? "  conv_tensor<@_p, false>(x, w, 0, 0, 0, parts);\n"
+                     : "  conv_tensor<@_p, false>(x, w, %s, %s, o, 0);\n",
+        bias ? "bias" : "0", residual ? "residual" : "0");
+    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c->height, c->width,
+             c->parts > 1       ? "_parts"
+             : conv_keeps(e, c) ? "_rows"
+                                : "");
+    emit_launch_shared(e, name, (uint64_t)tiles, (uint64_t)c->parts, 256, shared);
+    if (c->parts == 1) return;
+    put_conv_rows(e, c);
+    emit_early(e);
+    emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
+    emit_conv_rest(e, c, type);
+    put(&e->body, "  conv_tensor<@_p, true>(0, 0, %s, %s, o, parts);\n", bias ? "bias" : "0",
+        residual ? "residual" : "0");
+    emit_launch(e, conv_keeps(e, c) ? "conv_join_rows" : "conv_join", (uint64_t)tiles, 1, 256);
+}
+
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     static const char *const bounds[] = { "__launch_bounds__(384, 1)",
                                           "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
@@ -9765,19 +9948,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
                            (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
         return true;
     }
-    put_conv_rows(e, &c);
-    if (c.x_lies) emit_node(e, c.x, type, true, "x");
-    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    if (c.w_lies) emit_node(e, c.w, type, true, "w");
-    else
-        emit_pointer(e, type, true, "w",
-                     c.w_packed ? (param){ PARAM_NODE, packed_node(e, c.w_packed - 1), 0 }
-                                : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c.w_at });
-    emit_conv_rest(e, &c, type);
-    put(&e->body, "  conv_tensor<@_p>(x, w, %s, %s, o);\n", bias ? "bias" : "0", residual ? "residual" : "0");
-    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c.height, c.width,
-             conv_keeps(e, &c) ? "_rows" : "");
-    emit_launch_shared(e, name, (uint64_t)tiles, 1, 256, (uint32_t)((c.height + c.width) * c.step * 2 * 4));
+    emit_conv_tensor(e, &c, all, tiles);
     return true;
 }
 
@@ -14862,17 +15033,42 @@ static bool row_reads_value(const row_group *g, const gn_load *d, bool value_ful
            gn_view_count(&d->view) == (full ? g->rows * g->n : g->rows);
 }
 
+/* The group over dims that end where those of v do, too, whose elements are as many; *axes: of v, then of the group.
+   False where that cannot be: rows of 6 of 9 elements each are none of 4 by 9. */
+static bool row_cut(row_group *g, const gn_view *v, int64_t *axes) {
+    int64_t dims[GN_MAX_RANK], x = 1, y = 1, own = 0, others = 0;
+    int i = 0, j = 0, rank = 0;
+    if (same_dims(v, &g->shape)) return true;
+    for (;;) {
+        while (x == 1 && i < g->shape.rank) x = g->shape.dims[i++];
+        while (y == 1 && j < v->rank) y = v->dims[j++];
+        int64_t each = x < y ? x : y;
+        if (x == 1 && y == 1) break;
+        if (each < 2 || x % each || y % each || rank == GN_MAX_RANK) return false;
+        own |= ((g->axes >> (i - 1)) & 1) << rank;
+        others |= ((*axes >> (j - 1)) & 1) << rank;
+        dims[rank++] = each;
+        x /= each;
+        y /= each;
+    }
+    g->shape = gn_view_dense(g->shape.dtype, rank, dims);
+    g->axes = own;
+    *axes = others;
+    return true;
+}
+
 /* Adds step i behind those that are there, when it computes over the same rows. */
 static bool row_add(const emit *e, row_group *g, uint32_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
     const gn_view *v = view_of(e, s->n_instrs ? s->node : input(e, s->node, 0));
-    row_step step = { .step = s, .full = same_dims(v, &g->shape) };
+    row_step step = { .step = s, .full = gn_view_count(v) == g->rows * g->n };
     bool one = s->n_instrs && !step.full;
-    if (g->n_steps == ROW_STEPS || (one && gn_view_count(v) != g->rows) ||
-        (!s->n_instrs && (!step.full || row_axes(e, s->node) != g->axes)))
+    int64_t axes = s->n_instrs ? 0 : row_axes(e, s->node);
+    if (g->n_steps == ROW_STEPS || (one && gn_view_count(v) != g->rows) || (step.full && !row_cut(g, v, &axes)) ||
+        (!s->n_instrs && (!step.full || axes != g->axes)))
         return false;
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
-        gn_load d = row_input(e, g, s, k);
+        gn_load d = row_input(e, s, k);
         int m = d.constant ? -1 : row_member(g, d.base);
         if (m < 0 && !d.constant && !is_never_appended(e, d.base)) return false;
         if (m < 0) continue;
@@ -14906,11 +15102,11 @@ static void row_mark_stored(const row_finder *w, row_group *g) {
         for (uint32_t q = m + 1; q < g->n_steps; q++) {
             const gn_kernel_step *s = g->steps[q].step;
             for (uint32_t k = 0; k < row_inputs(w->e, s); k++) {
-                gn_load d = row_input(w->e, g, s, k);
+                gn_load d = row_input(w->e, s, k);
                 own += !d.constant && d.base == node;
             }
         }
-        g->steps[m].stored = w->r->held[node] || w->r->reads[node] > own;
+        g->steps[m].stored = !g->steps[m].borrowed && (w->r->held[node] || w->r->reads[node] > own);
     }
 }
 
@@ -14925,7 +15121,7 @@ static bool row_sums_agree(const emit *e, const row_group *g) {
     return true;
 }
 
-/* A softmax or a norm of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there
+/* A softmax of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there
    are enough of them for the device; a single reduction is cut as it needs. */
 static bool row_pays(const row_finder *w, const row_group *g) {
     w->room->e = w->e;
@@ -14934,10 +15130,8 @@ static bool row_pays(const row_finder *w, const row_group *g) {
     if (!row_loads(w->room) || !row_sums_agree(w->e, g)) return false;
     if (is_row_reduction(w->e, g)) return true;
     for (uint32_t m = 0; m < g->n_steps; m++)
-        if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs &&
-            reduce_kind_of(w->e, g->steps[m].step->node) == REDUCE_NONE)
-            return false;
-    if (row_order_of(w->room).parts > 1) return false;
+        if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs && row_softmax(w->e, g->steps[m].step->node)) return false;
+    if (row_order_of(w->room).parts > (rows_run_along(g) ? ROW_PARTS : 1)) return false;
     if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
     return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
 }
@@ -14971,7 +15165,7 @@ static bool row_group_add_step(row_finder *w, uint32_t group, uint32_t i) {
     e->groups[group - 1] = with;
     w->of[i] = group;
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
-        gn_load d = row_input(e, &with, s, k);
+        gn_load d = row_input(e, s, k);
         uint32_t before = d.constant ? 0 : w->r->step[d.base];
         if (before && e->layout->steps[before - 1].n_instrs) row_group_add_step(w, group, before - 1);
     }
@@ -15016,9 +15210,10 @@ static void row_group_resolve(emit *e, uint32_t group) {
     for (uint32_t m = 0; m < g->n_steps; m++) {
         const gn_kernel_step *s = g->steps[m].step;
         for (uint32_t k = 0; k < row_inputs(e, s); k++) {
-            gn_load d = row_input(e, g, s, k);
+            gn_load d = row_input(e, s, k);
             if (!d.constant) keep_until(e, d.base, at);
         }
+        if (g->steps[m].borrowed) continue;
         if (!g->steps[m].stored) {
             e->layout->lay[s->node].kernel = false;
             e->layout->lay[s->node].place = GN_PLACE_NONE;
@@ -15028,6 +15223,114 @@ static void row_group_resolve(emit *e, uint32_t group) {
     e->fusions[last].rows = group + 1;
 }
 
+/* The step that gives node x, when it is a loop of one or two instructions over as many elements as the group has that
+   nothing keeps; NULL: another. */
+static const gn_kernel_step *row_cheap(const row_finder *w, const row_group *g, uint32_t x) {
+    const emit *e = w->e;
+    uint32_t i = w->r->step[x];
+    const gn_kernel_step *s = i ? &e->layout->steps[i - 1] : NULL;
+    bool is = s && s->n_instrs && s->n_instrs <= 2 && !w->r->held[x] && row_may(e, i - 1) &&
+              gn_view_count(view_of(e, x)) == g->rows * g->n;
+    return is ? s : NULL;
+}
+
+/* The bytes of an element that must be read for x to be computed again, from no wider numbers in memory and values by
+   row; with the steps for it in list[], the last first. Above those of x: it cannot be, or does not pay. */
+static int row_again(const row_finder *w, const row_group *g, uint32_t x, uint32_t *list, uint32_t *n) {
+    enum { DEEP = 3, NEVER = 99 };
+    const emit *e = w->e;
+    const gn_kernel_step *s = row_cheap(w, g, x);
+    int bytes = 0;
+    for (uint32_t k = 0; k < *n; k++)
+        if (list[k] + 1 == w->r->step[x]) return 0;
+    if (!s || *n == DEEP) return NEVER;
+    list[(*n)++] = w->r->step[x] - 1;
+    for (uint32_t k = 0; k < s->n_loads; k++) {
+        const gn_load *d = &e->layout->loads[s->load + k];
+        uint32_t i = d->constant ? 0 : w->r->step[d->base];
+        int64_t count = d->constant ? 1 : gn_view_count(view_of(e, d->base));
+        int m = i && w->of[i - 1] ? row_member(&e->groups[w->of[i - 1] - 1], d->base) : -1;
+        if (d->constant) continue;
+        if (count <= g->rows && i && m < 0 && e->fusions[i - 1].inside) return NEVER;
+        if (count <= g->rows) continue;
+        bool lies = m >= 0 ? e->groups[w->of[i - 1] - 1].steps[m].stored : !i || !e->fusions[i - 1].inside;
+        bytes += lies ? types[d->dtype].bytes : row_again(w, g, d->base, list, n);
+    }
+    return bytes;
+}
+
+/* Adds steps of other kernels before those of the group: they are computed there once more. */
+static bool row_with_borrowed(const row_finder *w, const row_group *g, const uint32_t *list, uint32_t n,
+                              row_group *out) {
+    *out = *g;
+    out->n_steps = 0;
+    for (uint32_t m = 0, from = 0;;) {
+        uint32_t own = m < g->n_steps ? row_at(w->e, g, m) : UINT32_MAX, other = UINT32_MAX;
+        for (uint32_t k = 0; k < n; k++)
+            if (list[k] >= from && list[k] < other) other = list[k];
+        if (own == UINT32_MAX && other == UINT32_MAX) break;
+        from = (other < own ? other : own) + 1;
+        if (!row_add(w->e, out, from - 1)) return false;
+        out->steps[out->n_steps - 1].borrowed = other < own || g->steps[m].borrowed;
+        m += own <= other;
+    }
+    row_mark_stored(w, out);
+    return row_pays(w, out);
+}
+
+/* Reads of x by the group's own steps. */
+static uint32_t row_reads_of(const emit *e, const row_group *g, uint32_t x) {
+    uint32_t n = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        for (uint32_t k = 0; k < row_inputs(e, g->steps[m].step) && !g->steps[m].borrowed; k++) {
+            gn_load d = row_input(e, g->steps[m].step, k);
+            n += !d.constant && d.base == x;
+        }
+    return n;
+}
+
+/* A value of elements that another kernel would keep for this group, wider than what it comes from (a difference in f32
+   of numbers in 16 bits), is computed here again: neither is it stored for that then. Values by row that this takes
+   are. */
+static void row_borrow(const row_finder *w, uint32_t group) {
+    const emit *e = w->e;
+    for (uint32_t m = 0; m < e->groups[group].n_steps; m++)
+        for (uint32_t k = 0; k < row_inputs(e, e->groups[group].steps[m].step); k++) {
+            const row_group *g = &e->groups[group];
+            row_group with;
+            uint32_t list[4], n = 0;
+            gn_load d = row_input(e, g->steps[m].step, k);
+            if (g->steps[m].borrowed || d.constant || row_member(g, d.base) >= 0 || !row_cheap(w, g, d.base) ||
+                row_again(w, g, d.base, list, &n) >= types[d.dtype].bytes || !row_with_borrowed(w, g, list, n, &with))
+                continue;
+            w->r->reads[d.base] -= row_reads_of(e, g, d.base);
+            for (uint32_t q = 0; q < n; q++) {
+                const gn_kernel_step *s = &e->layout->steps[list[q]];
+                for (uint32_t i = 0; i < s->n_loads; i++) {
+                    const gn_load *from = &e->layout->loads[s->load + i];
+                    if (!from->constant && row_member(&with, from->base) < 0) w->r->reads[from->base]++;
+                }
+            }
+            e->groups[group] = with;
+            m = 0;
+            k = UINT32_MAX; /* from the first on */
+        }
+}
+
+/* After what is computed again is read less: what is stored, and what no kernel needs. */
+static void row_unread(const row_finder *w) {
+    emit *e = w->e;
+    for (uint32_t i = 0; i < e->n_groups; i++) row_mark_stored(w, &e->groups[i]);
+    for (uint32_t i = 0; i < e->layout->n_steps; i++) {
+        uint32_t node = e->layout->steps[i].node;
+        if (w->of[i] || !e->layout->steps[i].n_instrs || w->r->reads[node] || w->r->held[node] || !row_may(e, i))
+            continue;
+        fuse_in(e, i, i);
+        e->layout->lay[node].kernel = false;
+        e->layout->lay[node].place = GN_PLACE_NONE;
+    }
+}
+
 /* of: per step, 1 + the group that has it. */
 static bool fuse_reductions(emit *e, const readers *r, uint32_t *of) {
     const gn_layout *l = e->layout;
@@ -15035,6 +15338,8 @@ static bool fuse_reductions(emit *e, const readers *r, uint32_t *of) {
     bool ok = w.room != NULL;
     for (uint32_t i = 0; ok && i < l->n_steps; i++)
         if (!w.of[i] && row_may(e, i) && !row_join(&w, i) && !l->steps[i].n_instrs) ok = row_begin(&w, i);
+    for (uint32_t i = 0; ok && i < e->n_groups; i++) row_borrow(&w, i);
+    if (ok) row_unread(&w);
     for (uint32_t i = 0; ok && i < e->n_groups; i++) row_group_resolve(e, i);
     gn_free(w.room);
     return ok;
@@ -15196,7 +15501,7 @@ static bool rows_may_wait(const emit *e, const row_group *g, uint32_t given, uin
     if (at <= last || at - last > ROW_REACH) return false;
     for (uint32_t m = 0; m < g->n_steps; m++)
         for (uint32_t k = 0; k < row_inputs(e, g->steps[m].step); k++) {
-            gn_load d = row_input(e, g, g->steps[m].step, k);
+            gn_load d = row_input(e, g->steps[m].step, k);
             if (!d.constant && row_member(g, d.base) < 0 && !is_never_appended(e, d.base)) return false;
         }
     for (uint32_t t = last + 1; t <= at; t++)
@@ -15213,7 +15518,9 @@ static uint32_t fusable_rows(const vector_finder *w, uint32_t base, int64_t coun
     if (!group) return 0;
     const row_group *g = &e->groups[group - 1];
     int m = row_member(g, base);
-    if (m < 0 || !g->steps[m].full || !rows_run_along(g) ||
+    for (uint32_t i = 0; i < g->n_steps; i++)
+        if (g->steps[i].borrowed) return 0;
+    if (m < 0 || !g->steps[m].full || !rows_run_along(g) || g->n > ROW_WIDEST ||
         g->n * count * types[view_of(e, base)->dtype].bytes > (count > 1 ? 2 * WITHIN_BYTES : WITHIN_BYTES) ||
         is_row_reduction(e, g) || !rows_may_wait(e, g, (uint32_t)m, at))
         return 0;
@@ -15229,7 +15536,7 @@ static void rows_move(const vector_finder *w, uint32_t group, uint32_t given, ui
     for (uint32_t m = 0; m < g->n_steps; m++) {
         const gn_kernel_step *s = g->steps[m].step;
         for (uint32_t k = 0; k < row_inputs(e, s); k++) {
-            gn_load d = row_input(e, g, s, k);
+            gn_load d = row_input(e, s, k);
             if (!d.constant) keep_until(e, d.base, e->layout->steps[at].node);
             own += !d.constant && d.base == node;
         }
@@ -15551,18 +15858,13 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text,     random_text,
-                                       reduction_text,  rows_text,
-                                       product_text,    tensor_text,
-                                       sample_text,     along_text,
-                                       expert_text,     quant_text,
-                                       conv_text,       conv_rows_text,
-                                       conv_depth_text, conv_depth_rows_text,
-                                       pool_text,       interpolate_text,
-                                       recurrent_text,  recurrent_back_text,
-                                       attention_text,  page_text,
-                                       one_text,        few_text,
-                                       solve_text,      NULL };
+static const char *const prelude[] = {
+    shared_text, random_text,      reduction_text, rows_text,           product_text,
+    tensor_text, sample_text,      scatter_text,   along_text,          expert_text,
+    quant_text,  conv_text,        conv_rows_text, conv_depth_text,     conv_depth_rows_text,
+    pool_text,   interpolate_text, recurrent_text, recurrent_back_text, attention_text,
+    page_text,   one_text,         few_text,       solve_text,          NULL
+};
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 

@@ -1224,6 +1224,7 @@ static void bench_resnet(gn_ctx *g) {
 }
 
 #include "picture_rows.h"
+#include "network_rows.h"
 
 /* ---- the MLP, on the device and from host memory to host memory ---- */
 
@@ -2083,6 +2084,7 @@ static void bench_all(gn_ctx *g) {
     torch_sum("solving");
     bench_pictures(g);
     torch_sum("norms and pooling");
+    bench_networks(g);
     torch_close();
     bench_resnet(g);
     bench_mlp(g, GN_F32, 129, 200);

@@ -41,6 +41,7 @@ struct uint4 {
 };
 
 static inline void __syncthreads(void) { shim->block_barrier(); }
+static inline void __syncwarp(void) { shim->barrier(); }
 static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int lanes) {
     unsigned me = shim->thread.x;
     shim->words[me] = value;

@@ -98,9 +98,21 @@ static const pattern patterns[] = {
     { "rows asked for between", 1 },
     { "softmax behind a view", 3 },
     { "rmsnorm with a gain stored less 1", 1 },
+    { "group norm", 1 },
+    { "batch norm in training", 1 },
+    { "a difference read again behind a product", 0 },
 };
 
 static outs one(gn_tensor t) { return (outs){ { t }, 1 }; }
+
+/* c in f32 of the rows of x is read by two groups of rows, between which there are products. */
+static gn_tensor difference_read_again(gn_tensor x, gn_tensor y, gn_dtype d) {
+    const gn_axes last = GN_AXES(1);
+    gn_tensor wide = gn_cast(x, GN_F32), c = gn_sub(wide, gn_mean(wide, last, true));
+    gn_tensor s = gn_cast(gn_mul(c, gn_rsqrt(gn_add_c(gn_mean(gn_square(c), last, true), 1e-5))), d);
+    gn_tensor r = gn_cast(gn_matmul(gn_matmul(s, gn_transpose(y, 0, 1)), y), GN_F32);
+    return gn_mul(c, gn_mean(gn_mul(c, gn_mul_c(r, 0.01)), last, true));
+}
 
 static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b, void **data) {
     gn_tensor x = gn_data(g, d, GN_SHAPE(a, b), data[0]), y = gn_data(g, d, GN_SHAPE(a, b), data[1]),
@@ -153,6 +165,11 @@ static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b
         r = gn_mean(gn_square(c), last, true);
         return (outs){ { gn_mul(c, gn_rsqrt(gn_add_c(r, 1e-5))), r }, 2 };
     case 25: return one(gn_rmsnorm_1p(x, w, 1e-5));
+    case 26: w = gn_slice(w, 0, 0, a, 1); return one(gn_group_norm(gn_reshape(x, GN_SHAPE(1, a, b)), 2, w, w, 1e-5));
+    case 27:
+        w = gn_slice(w, 0, 0, 2, 1);
+        return one(gn_batch_norm_train(gn_reshape(x, GN_SHAPE(a / 2, 2, b)), w, w, 1e-5, NULL, NULL));
+    case 28: return one(difference_read_again(x, y, d));
     default: return one(gn_softmax(gn_reshape(gn_transpose(gn_mul_c(x, 0.5), 0, 1), GN_SHAPE(a, b)), 1));
     }
 }
@@ -165,6 +182,7 @@ static void patterns_take_their_kernels_and_agree_with_the_cpu(void) {
         gn_dtype d = dtypes[test_random_int(0, 3)];
         /* the argmax of a sum that is not rounded may be another; casts and products round to f32 */
         if (i == 18 || i >= 21) d = GN_F32;
+        if (i == 28) d = GN_BF16;
         if (compiles_only && i % 5 == 0) {
             a = shapes[3][0];
             b = shapes[3][1];
