@@ -28673,6 +28673,51 @@ GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn
     }
 }
 
+/* n elements, a multiple of 16, of i32 to bytes, bools and bf16, and of f32 to bools. */
+GN__TARGET_AVX512 static void gn__cast_words(char *to, gn_dtype d, const char *x, gn_dtype from, int64_t n) {
+    typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
+    typedef char bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    typedef uint32_t bits __attribute__((vector_size(64), may_alias, aligned(4)));
+    const bits one = (bits){ 0 } + 1;
+    /* v: 16 of x; they are stored as their low bits once `expr` is done */
+#define GN__CAST_WORDS(when, small, CODE, expr)                      \
+    for (; (when) && n > 0; n -= 16, x += 64, to += sizeof(small)) { \
+        bits v = *(const bits *)(const void *)x;                     \
+        small o;                                                     \
+        expr;                                                        \
+        __asm__(CODE " %1, %0" : "=v"(o) : "v"(v));                  \
+        *(small *)(void *)to = o;                                    \
+    }
+    GN__CAST_WORDS(d == GN_BF16, halves, "vpmovdw", {
+        __asm__("vcvtdq2ps %0, %0" : "+v"(v));
+        v = (v + 0x7fff + (v >> 16 & 1)) >> 16;
+    })
+    GN__CAST_WORDS(d != GN_BOOL, bytes, "vpmovdb", )
+    GN__CAST_WORDS(from == GN_I32, bytes, "vpmovdb", __asm__("vpminud %1, %0, %0" : "+v"(v) : "v"(one)))
+    GN__CAST_WORDS(true, bytes, "vpmovdb", {
+        v += v; /* -0 is 0 */
+        __asm__("vpminud %1, %0, %0" : "+v"(v) : "v"(one));
+    })
+#undef GN__CAST_WORDS
+}
+
+/* n elements, a multiple of 8, of f64 to i32. */
+GN__TARGET_AVX512 static void gn__cast_doubles(char *to, const char *x, int64_t n) {
+    typedef double wide __attribute__((vector_size(64), may_alias, aligned(8)));
+    typedef int64_t longs __attribute__((vector_size(64)));
+    typedef uint32_t bits __attribute__((vector_size(32), may_alias, aligned(4)));
+    const wide least = (wide){ 0 } + (double)INT32_MIN, most = (wide){ 0 } + (double)INT32_MAX;
+    for (; n > 0; n -= 8, x += 64, to += 32) {
+        wide v = *(const wide *)(const void *)x;
+        bits w;
+        v = (wide)((longs)v & (longs)(v == v)); /* NaN is 0 */
+        __asm__("vmaxpd %1, %0, %0" : "+v"(v) : "v"(least));
+        __asm__("vminpd %1, %0, %0" : "+v"(v) : "v"(most));
+        __asm__("vcvttpd2dq %1, %0" : "=v"(w) : "v"(v));
+        *(bits *)(void *)to = w;
+    }
+}
+
 /* Whether a tile of a loop that is one cast was done that way. */
 static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
     const gn_kernel_step *step = j->step;
@@ -28681,14 +28726,19 @@ static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
     gn_dtype from = (gn_dtype)in->in_dtype, to = j->out.dtype;
     bool bytes = from == GN_I8 || from == GN_U8, halves = from == GN_F16 || from == GN_BF16,
          widens = halves && (to == GN_F64 || to == GN_I8 || to == GN_U8),
-         narrows = (bytes && to == GN_BF16) || (from == GN_F64 && to == GN_F16);
+         narrows = (bytes && to == GN_BF16) || (from == GN_F64 && to == GN_F16),
+         words = (from == GN_I32 && (to == GN_I8 || to == GN_U8 || to == GN_BF16)) ||
+                 ((from == GN_I32 || from == GN_F32) && to == GN_BOOL),
+         doubles = from == GN_F64 && to == GN_I32;
     if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
-        !(widens || narrows) || load->constant)
+        !(widens || narrows || words || doubles) || load->constant)
         return false;
     const char *x =
         gn__flat_place(&load->view, gn__dtypes[from].narrow, j->run->plan->base[load->base] + load->view.offset, at, n);
     char *y = j->out.p + at * (int64_t)gn__bytes_of(to);
-    if (x && narrows) gn__cast_to_halves((uint16_t *)(void *)y, x, from, n);
+    if (x && words) gn__cast_words(y, to, x, from, n);
+    else if (x && doubles) gn__cast_doubles(y, x, n);
+    else if (x && narrows) gn__cast_to_halves((uint16_t *)(void *)y, x, from, n);
     else if (x) gn__cast_halves(y, to, (const uint16_t *)(const void *)x, from == GN_BF16, n);
     return x != NULL;
 }
