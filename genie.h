@@ -9312,25 +9312,27 @@ GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_fma(gn__float8 a, gn__float8 b, 
 #define GN__HALF_KEPT(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_kept)
 GN__HALF_OPS(GN__HALF_ROUNDED, GN__HALF_KEPT)
 /* What is chosen of f16 is stored as it lies, which spares converting it back. */
-#define GN__HALF_CHOOSE(NAME, before)                                                                             \
-    GN__TARGET_AVX512 static void gn__tile_##NAME##_f16_wide(void *y, const void *const *x, int64_t n) {          \
-        typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));                          \
-        typedef float wide __attribute__((vector_size(64)));                                                      \
-        for (int64_t i = 0; i < 2 * n; i += 32) {                                                                 \
-            const halves a = *(const halves *)(const void *)((const char *)x[0] + i),                             \
-                         b = *(const halves *)(const void *)((const char *)x[1] + i);                             \
-            halves chosen = a;                                                                                    \
-            wide va, vb;                                                                                          \
-            uint16_t second;                                                                                      \
-            __asm__("vcvtph2ps %1, %0" : "=v"(va) : "v"(a));                                                      \
-            __asm__("vcvtph2ps %1, %0" : "=v"(vb) : "v"(b));                                                      \
-            __asm__("vcmpps $7, %1, %1, %%k1\n\tvcmpps $" before ", %2, %1, %0%{%%k1%}" /* where a is a number */ \
-                    : "=Yk"(second)                                                                               \
-                    : "v"(va), "v"(vb)                                                                            \
-                    : "k1");                                                                                      \
-            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(b), "Yk"(second));                              \
-            *(halves *)(void *)((char *)y + i) = chosen;                                                          \
-        }                                                                                                         \
+#define GN__HALF_CHOOSE(NAME, before)                                                                                \
+    GN__TARGET_AVX512 static void gn__tile_##NAME##_f16_wide(void *y, const void *const *x, int64_t n) {             \
+        typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));                             \
+        typedef float wide __attribute__((vector_size(64)));                                                         \
+        for (int64_t i = 0; i < 2 * n; i += 32) {                                                                    \
+            const halves a = *(const halves *)(const void *)((const char *)x[0] + i),                                \
+                         b = *(const halves *)(const void *)((const char *)x[1] + i);                                \
+            halves chosen = a;                                                                                       \
+            wide va, vb;                                                                                             \
+            uint16_t second, none;                                                                                   \
+            __asm__("vcvtph2ps %1, %0" : "=v"(va) : "v"(a));                                                         \
+            __asm__("vcvtph2ps %1, %0" : "=v"(vb) : "v"(b));                                                         \
+            __asm__("vcmpps $7, %1, %1, %%k1\n\tvcmpps $" before ", %2, %1, %0%{%%k1%}" /* where a is a number */    \
+                    : "=Yk"(second)                                                                                  \
+                    : "v"(va), "v"(vb)                                                                               \
+                    : "k1");                                                                                         \
+            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(b), "Yk"(second));                                 \
+            __asm__("vcmpps $3, %2, %1, %0" : "=Yk"(none) : "v"(va), "v"(vb));                                       \
+            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(chosen | 0x200), "Yk"(none)); /* NaNs are quiet */ \
+            *(halves *)(void *)((char *)y + i) = chosen;                                                             \
+        }                                                                                                            \
     }
 GN__HALF_CHOOSE(MINIMUM, "5") /* not less: b is, or both are equal, or b is no number */
 GN__HALF_CHOOSE(MAXIMUM, "10")
@@ -9343,8 +9345,8 @@ static gn__half_fn gn__half_tile(int op, gn_dtype d) {
 #define GN__HALF_CASE(NAME, body) \
     case GN_OP_##NAME: return d == GN_BF16 ? gn__tile_##NAME##_bf16 : gn__tile_##NAME##_f16;
     if ((d != GN_F16 && d != GN_BF16) || gn__wide_loads() < 2) return NULL;
-    if (d == GN_F16 && gn__wide_loads() > 2 && op == GN_OP_MINIMUM) return gn__tile_MINIMUM_f16_wide;
-    if (d == GN_F16 && gn__wide_loads() > 2 && op == GN_OP_MAXIMUM) return gn__tile_MAXIMUM_f16_wide;
+    if (d == GN_F16 && (op == GN_OP_MINIMUM || op == GN_OP_MAXIMUM) && gn__wide_loads() > 2)
+        return op == GN_OP_MINIMUM ? gn__tile_MINIMUM_f16_wide : gn__tile_MAXIMUM_f16_wide;
     switch (op) {
         GN__HALF_OPS(GN__HALF_CASE, GN__HALF_CASE)
     default: break;
@@ -10322,7 +10324,7 @@ typedef struct gn__kernels {
         to = GN__SHUFFLE(pick, a, c, 0, 1, 4, 5) + GN__SHUFFLE(pick, a, c, 2, 3, 6, 7);                         \
     } while (0)
 /* y[r] += the sum of the lanes of acc[r], and of what is behind them. */
-#define GN__DOT_END(T, ROWS, ldx, ldb, ONE)                                                           \
+#define GN__DOT_END(T, ROWS, ldx, ldb, k, ONE)                                                        \
     memcpy(s, acc, sizeof s);                                                                         \
     for (int r = 0; r < ROWS && l < k; r++)                                                           \
         for (int64_t i = l; i < k; i++) s[r][i - l] += x[r * ldx + i] * ONE(b[r * ldb + i]);          \
@@ -10334,7 +10336,7 @@ typedef struct gn__kernels {
         *(quad *)(y + r) += sum;                                                                      \
     }
 /* Several rows at a time, so that there are as many chains of additions. */
-#define GN__DOT_ROWS(T, W, ROWS, ldx, ldb, WIDE, ONE, AHEAD)                                 \
+#define GN__DOT_ROWS(T, W, ROWS, ldx, ldb, k, WIDE, ONE, AHEAD)                              \
     for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, x += ROWS * ldx, y += ROWS) {        \
         vec acc[ROWS][GN__LANES / W];                                                        \
         T s[ROWS][GN__LANES];                                                                \
@@ -10350,7 +10352,7 @@ typedef struct gn__kernels {
                     *(const vec *)(x + r * ldx + l + v * W) * WIDE(b + r * ldb + l + v * W); \
             }                                                                                \
         }                                                                                    \
-        GN__DOT_END(T, ROWS, ldx, ldb, ONE)                                                  \
+        GN__DOT_END(T, ROWS, ldx, ldb, k, ONE)                                               \
     }
 #define GN__PICK_float int32_t
 #define GN__PICK_double int64_t
@@ -10364,17 +10366,17 @@ typedef struct gn__kernels {
         GN__NARROW(W, B)                                                                                           \
         const B *b = (const B *)pb;                                                                                \
         MORE(T, W, WIDE, ONE)                                                                                      \
-        GN__DOT_ROWS(T, W, 4, ldx, ldb, WIDE, ONE, )                                                               \
-        GN__DOT_ROWS(T, W, 1, ldx, ldb, WIDE, ONE, )                                                               \
+        GN__DOT_ROWS(T, W, 4, ldx, ldb, k, WIDE, ONE, )                                                            \
+        GN__DOT_ROWS(T, W, 1, ldx, ldb, k, WIDE, ONE, )                                                            \
     }
 /* Pieces side by side: with strides that are known no pointer is kept in memory. Lines that lie behind them are fetched
    into the first-level cache a few at a time, from element i on: no hardware sees one stream in them, and of many at
    once some are not fetched. */
 #define GN__DOT_FETCH(i, lines) \
     GN__UNROLL for (int z = 0; z < lines; z++) __builtin_prefetch((const char *)(b + (i)) + GN__DOT_AHEAD + 64 * z)
-#define GN__DOT_PIECES_F16(T, W, WIDE, ONE)   \
-    if (ldx == GN__PIECE && ldb == GN__PIECE) \
-    GN__DOT_ROWS(T, W, 8, GN__PIECE, GN__PIECE, WIDE, ONE, GN__DOT_FETCH(8 * l, 2))
+#define GN__DOT_PIECES_F16(T, W, WIDE, ONE)                     \
+    if (ldx == GN__PIECE && ldb == GN__PIECE && k == GN__PIECE) \
+    GN__DOT_ROWS(T, W, 8, GN__PIECE, GN__PIECE, GN__PIECE, WIDE, ONE, GN__DOT_FETCH(8 * l, 2))
 /* Of bf16 16 elements at a time: three instructions widen them, of which none shifts. */
 #define GN__DOT_PIECES_BF16(T, W, WIDE, ONE)                                                                \
     for (const int64_t l = GN__PIECE; rows >= 8 && ldx == l && ldb == l && k == l;                          \
@@ -10396,7 +10398,7 @@ typedef struct gn__kernels {
                 acc[r] += *(const vec *)(x + r * GN__PIECE + i + 8) * (vec)high;                            \
             }                                                                                               \
         }                                                                                                   \
-        GN__DOT_END(T, 8, l, l, ONE)                                                                        \
+        GN__DOT_END(T, 8, l, l, l, ONE)                                                                     \
     }
 #define GN__DOT_NO_PIECES(T, W, WIDE, ONE)
 /* The pieces side by side: as many chains of additions. */
@@ -11279,9 +11281,6 @@ typedef struct gn__products {
     typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
     typedef float narrow __attribute__((vector_size(W * 4), aligned(4), may_alias, unused)); \
     typedef uint64_t bits __attribute__((vector_size(W * 8), unused));
-/* Lane l is lane l ^ half. */
-#define GN__TURNED_2(v, half) GN__SHUFFLE(bits, v, v, 1, 0)
-#define GN__TURNED_4(v, half) (half == 2 ? GN__SHUFFLE(bits, v, v, 2, 3, 0, 1) : GN__SHUFFLE(bits, v, v, 1, 0, 3, 2))
 #define GN__PROD_LOST(...) __VA_ARGS__
 #define GN__PROD_PLAIN(...)
 /* Running products of V vectors of columns at a time from i on; LOAD: those of row r. Rows of slots are longer than n,
@@ -11339,19 +11338,21 @@ typedef struct gn__products {
         GN__PROD_VECTORS(W)                                                                                        \
         vec a[GN__PRODUCTS_F32 / W];                                                                               \
         float last[GN__PRODUCTS_F32];                                                                              \
+        double s[W];                                                                                               \
         GN__UNROLL for (int v = 0; v < GN__PRODUCTS_F32 / W; v++) a[v] = (vec){ 0 } + 1;                           \
         for (; k > 0; k -= GN__PRODUCTS_F32, x += GN__PRODUCTS_F32) {                                              \
             if (k < GN__PRODUCTS_F32) {                                                                            \
                 for (int l = 0; l < GN__PRODUCTS_F32; l++) last[l] = l < k ? x[l] : 1;                             \
                 x = last;                                                                                          \
             }                                                                                                      \
-            GN__UNROLL for (int l = 0; l < GN__PRODUCTS_F32; l += 16) __builtin_prefetch(x + 256 + l);             \
             GN__UNROLL for (int v = 0; v < GN__PRODUCTS_F32 / W; v++) a[v] *= WIDER(*(const narrow *)(x + v * W)); \
         }                                                                                                          \
         GN__UNROLL for (int half = GN__PRODUCTS_F32 / W / 2; half > 0; half /= 2)                                  \
             GN__UNROLL for (int v = 0; v < half; v++) a[v] *= a[v + half];                                         \
-        GN__UNROLL for (int half = W / 2; half > 0; half /= 2) a[0] *= GN__TURNED_##W(a[0], half);                 \
-        return a[0][0];                                                                                            \
+        GN__UNROLL for (int l = 0; l < W; l++) s[l] = a[0][l];                                                     \
+        GN__UNROLL for (int half = W / 2; half > 0; half /= 2) GN__UNROLL for (int l = 0; l < half; l++) s[l] *=   \
+            s[l + half];                                                                                           \
+        return s[0];                                                                                               \
     }                                                                                                              \
     attribute static gn__w_pair gn__prod_row64_##S(const double *x, int64_t k) {                                   \
         GN__PROD_VECTORS(W)                                                                                        \
@@ -11367,7 +11368,6 @@ typedef struct gn__products {
                 for (int l = 0; l < GN__PRODUCTS_F64; l++) last[l] = l < k - i ? from[l] : 1;                      \
                 from = last;                                                                                       \
             }                                                                                                      \
-            GN__UNROLL for (int l = 0; l < GN__PRODUCTS_F64; l += 8) __builtin_prefetch(from + 128 + l);           \
             GN__UNROLL for (int v = 0; v < GN__PRODUCTS_F64 / W; v++)                                              \
                 TIMES(vec, bits, high[v], low[v], *(const vec *)(from + v * W));                                   \
         }                                                                                                          \
@@ -11375,7 +11375,7 @@ typedef struct gn__products {
             GN__UNROLL for (int v = 0; v < (half + W - 1) / W; v++) {                                              \
             vec o = high[v], f = low[v];                                                                           \
             if (half >= W) o = high[v + half / W], f = low[v + half / W];                                          \
-            else o = GN__TURNED_##W(o, half), f = GN__TURNED_##W(f, half);                                         \
+            else GN__UNROLL for (int l = 0; l < W; l++) o[l] = high[v][l ^ half], f[l] = low[v][l ^ half];         \
             f *= high[v];                                                                                          \
             TIMES(vec, bits, high[v], low[v], o);                                                                  \
             low[v] += f;                                                                                           \
@@ -13975,14 +13975,13 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
                                                                           ldb, rows, k);
     if (one && !j->wide) {
         double sum = *total;
-        for (int64_t r = 0; r < rows; r++) sum += (double)t[r];
+        GN__ONE_BY_ONE for (int64_t r = 0; r < rows; r++) sum += (double)t[r];
         *total = sum;
         return;
     }
-    for (int64_t r = 0; r < rows; r++)
-        if (j->wide) gn__gemv_join(total + (one ? 0 : r), lost + (one ? 0 : r), s + r, 1);
-        else total[r] += (double)t[r];
-}
+    GN__ONE_BY_ONE for (int64_t r = 0; r < rows; r++) if (j->wide)
+        gn__gemv_join(total + (one ? 0 : r), lost + (one ? 0 : r), s + r, 1);
+    else total[r] += (double)t[r]; }
 
 /* results of a task; how long the few may be to be made once, for all tasks */
 enum { GN__GEMV_N = 2048, GN__GEMV_DEEP = 1 << 18 };
@@ -17106,44 +17105,82 @@ static double gn__attention_score(const gn__attention_job *j, const gn__attentio
     return x;
 }
 
-/* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds one key or
-   value row. */
-static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
-    const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
+enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
+
+/* Scores of a query in f64 with all keys that it sees: sums of products, a piece at a time. `w` holds one key. */
+static void gn__attention_scores(const gn__attention_job *j, const gn__attention_query *a, const double *q, double *s,
+                                 double *w) {
+    const gn_view *K = &j->c->in[1];
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
-    const gn__attention_query a = gn__attention_query_of(j, at);
-    int64_t D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), seen = a.n;
-    double top = a.sink, sum = 0;
-    gn__load_f64(q, Q->dtype, a.q, Q->strides[3], D);
-    for (int64_t i = 0, one = 1; i < seen && !gn__pool_stops(j->c->pool); i++) {
-        gn__load_f64(w, K->dtype, gn__attention_key(&a, K, a.k, i, &one), K->strides[3], D);
-        for (int64_t l = 0; l < D; l++) w[l] *= q[l];
-        s[i] = gn__attention_score(j, &a, i, gn__sum_f64(kernels, w, D));
-        top = gn__m_max_f64(top, s[i]);
-    }
-    /* nothing seen: zeros. What a sum of GN__PIECE64 keys loses where it is added to the others is kept beside it. */
-    memset(o, 0, (size_t)E * 3 * sizeof *o);
-    for (int64_t i = 0; i < seen && top != -INFINITY; i++) s[i] -= top;
-    if (top != -INFINITY) gn__exp_f64(j->c->pool, s, s, seen);
-    for (int64_t i = 0, one = 1; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {
-        double e = s[i], *part = o + E, *lost = part + E;
-        bool ends = i + 1 == seen || (i + 1) % GN__PIECE64 == 0;
-        if (e != 0) gn__load_f64(w, V->dtype, gn__attention_key(&a, V, a.v, i, &one), V->strides[3], E);
-        for (int64_t l = 0; l < E && e != 0; l++) part[l] += e * w[l];
-        for (int64_t l = 0; l < E && ends; l++) {
-            double to = o[l] + part[l], back = to - o[l];
-            lost[l] += (o[l] - (to - back)) + (part[l] - back);
-            o[l] = to;
-            part[l] = 0;
+    bool direct = K->dtype == GN_F64 && K->strides[3] == 1, plain = j->form.cap == 0 && !j->form.slopes && !a->m;
+    double part[GN__ATTENTION_ROWS], lost[GN__ATTENTION_ROWS];
+    for (int64_t i = 0, n; i < a->n && !gn__pool_stops(j->c->pool); i += n) {
+        n = direct ? GN__MIN(a->n - i, (int64_t)GN__ATTENTION_ROWS) : 1;
+        const char *p = gn__attention_key(a, K, a->k, i, &n);
+        if (!direct) gn__load_f64(w, K->dtype, p, K->strides[3], K->dims[3]);
+        const double *rows = direct ? (const double *)(const void *)p : w;
+        memset(s + i, 0, (size_t)n * sizeof *s);
+        memset(lost, 0, sizeof lost);
+        for (int64_t d = 0; d < K->dims[3]; d += GN__PIECE64) {
+            memset(part, 0, sizeof part);
+            kernels->dot64(part, q + d, 0, rows + d, K->strides[2], n, GN__MIN(K->dims[3] - d, (int64_t)GN__PIECE64));
+            gn__gemv_join(s + i, lost, part, n);
+        }
+        for (int64_t l = i; l < i + n; l++) {
+            double x = lost[l - i] == lost[l - i] ? s[l] + lost[l - i] : s[l];
+            s[l] = plain ? x * j->scale : gn__attention_score(j, a, l, x);
         }
     }
-    sum = top != -INFINITY ? gn__sum_f64(kernels, s, seen) : 0;
-    double sink = a.sink - top;
+}
+
+/* Values by their weights s into `o` (E), which holds 3 E; what an addition loses is behind them. `w` holds a piece of
+   values: those of weight 0 that a mask may have hidden are zeros there, whatever they are. */
+static void gn__attention_weigh(const gn__attention_job *j, const gn__attention_query *a, const double *s, double *w,
+                                double *o) {
+    const gn_view *V = &j->c->in[2];
+    int64_t E = V->dims[3], one = 1;
+    bool copies = a->pages || a->m || V->dtype != GN_F64;
+    memset(o, 0, (size_t)E * 3 * sizeof *o);
+    for (int64_t i = 0, n; i < a->n && !gn__pool_stops(j->c->pool); i += n) {
+        n = GN__MIN(a->n - i, (int64_t)GN__PIECE64);
+        for (int64_t l = 0; l < n && copies; l++)
+            if (s[i + l] == 0) memset(w + l * E, 0, (size_t)E * sizeof *w);
+            else gn__load_f64(w + l * E, V->dtype, gn__attention_key(a, V, a->v, i + l, &one), V->strides[3], E);
+        gn__down rows = { (const char *)w, GN_F64, E, 1, NULL, 0 };
+        if (!copies)
+            rows = (gn__down){ gn__attention_key(a, V, a->v, i, &one), GN_F64, V->strides[2], V->strides[3], NULL, 0 };
+        for (int64_t e = 0, m; e < E; e += m, rows.p += m * rows.along * (int64_t)sizeof *w) {
+            m = GN__MIN(E - e, (int64_t)GN__CHUNK);
+            double *part = o + E + e;
+            memset(part, 0, (size_t)m * sizeof *part);
+            gn__down_f64(gn__kernels_of(j->c->pool), part, s + i, &rows, n, m);
+            gn__gemv_join(o + e, part + E, part, m);
+        }
+    }
+}
+
+/* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds a key, or
+   GN__PIECE64 values. */
+static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
+    const gn_view *Q = &j->c->in[0];
+    const gn__kernels *kernels = gn__kernels_of(j->c->pool);
+    const gn__attention_query a = gn__attention_query_of(j, at);
+    int64_t E = j->c->in[2].dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), seen = GN__MAX(a.n, 0);
+    gn__load_f64(q, Q->dtype, a.q, Q->strides[3], Q->dims[3]);
+    gn__attention_scores(j, &a, q, s, w);
+    double top = gn__m_max_f64(a.sink, kernels->top64(s, seen, 1)), sum = 0, sink = a.sink - top;
+    if (top == -INFINITY) seen = 0; /* nothing seen: zeros */
+    for (int64_t i = 0; i < seen; i++) s[i] -= top;
+    gn__exp_f64(j->c->pool, s, s, seen);
+    if (seen) gn__attention_weigh(j, &a, s, w, o);
+    else memset(o, 0, (size_t)E * 3 * sizeof *o);
+    if (seen) sum = gn__sum_f64(kernels, s, seen);
     if (j->form.sinks && top != -INFINITY) gn__exp_f64(j->c->pool, &sink, &sink, 1), sum += sink;
     for (int64_t l = 0; l < E && sum != 0; l++)
         o[l] = (fabs(o[l]) < (double)INFINITY ? o[l] + o[2 * E + l] : o[l]) / sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
+
 GN__COLD_END
 
 /* Adds n elements of the mask, `stride` apart, to scores; false hides. */
@@ -17174,8 +17211,6 @@ GN__INLINE float gn__quant_fp8(uint8_t v) {
     bits.u |= (v & 0x80u) << 24 | ((v & 0x7fu) == 0x7fu ? 0x7fc00000u : 0);
     return bits.f;
 }
-
-enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
 
 /* n of them that follow one another from p on, key i of those that the query sees the first, by their scales. */
 static void gn__attention_widen(const gn__attention_query *a, const gn_view *v, const char *p, int64_t i, int64_t n,
@@ -17268,12 +17303,13 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     }
     gn__attention_job *j = (gn__attention_job *)arg;
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    double *s = (double *)gn__alloc_many((uint64_t)(S + D + GN__MAX(D, E) + 3 * E), 1, sizeof *s);
+    int64_t room = GN__MAX(D, GN__PIECE64 * E);
+    double *s = (double *)gn__alloc_many((uint64_t)(S + D + room + 3 * E), 1, sizeof *s);
     if (!s) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
-    for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + GN__MAX(D, E));
+    for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + room);
     gn_free(s);
 }
 
@@ -20818,7 +20854,7 @@ GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) 
         for (int64_t i = 0, m; i < n; i += m) {                                                                  \
             m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                              \
             gn__sort_keys##S(j, p + i * step, keys, m);                                                          \
-            for (int64_t l = 0; l < m; l++) {                                                                    \
+            GN__ONE_BY_ONE for (int64_t l = 0; l < m; l++) {                                                     \
                 at[i + l] = GN__RECORD##S(keys[l], i + l);                                                       \
                 low = GN__MIN(low, keys[l]);                                                                     \
                 high = GN__MAX(high, keys[l]);                                                                   \
@@ -21179,15 +21215,6 @@ typedef struct gn__solve_job {
     gn__atomic failed;
 } gn__solve_job;
 
-static void gn__solve_load(const gn_view *v, int64_t item, double *to, int64_t pitch) {
-    int lead = v->rank - 2;
-    int64_t bytes = (int64_t)gn__bytes_of(v->dtype);
-    const char *p = v->p + gn__view_offset(v, lead, item) * bytes;
-    for (int64_t i = 0; i < v->dims[lead]; i++)
-        gn__load_f64(to + i * pitch, v->dtype, p + i * v->strides[lead] * bytes, v->strides[lead + 1],
-                     v->dims[lead + 1]);
-}
-
 /* Rows y, `pitch` apart, of n elements, each `more` longer than the one before: y -= f x, each with its own f. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
@@ -21201,7 +21228,9 @@ static void gn__solve_load(const gn_view *v, int64_t item, double *to, int64_t p
             for (int64_t i = 0; i < n; i++) to[i] -= by * x[i];                                                  \
         }                                                                                                        \
     }
+GN__SMALL_BEGIN
 GN__DEFINE_SOLVE_LESS(base, )
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_SOLVE_LESS(avx2, GN__TARGET_AVX2)
 #endif
@@ -21209,6 +21238,7 @@ GN__DEFINE_SOLVE_LESS(avx2, GN__TARGET_AVX2)
 #pragma GCC pop_options
 #endif
 
+GN__COLD_BEGIN
 static void gn__solve_less(const gn__solve_job *j, double *y, const double *x, const double *f, int64_t rows, int64_t n,
                            int64_t more) {
 #if GN__X86
@@ -21218,6 +21248,15 @@ static void gn__solve_less(const gn__solve_job *j, double *y, const double *x, c
     }
 #endif
     gn__solve_less_base(y, x, f, rows, j->W, n, more);
+}
+
+static void gn__solve_load(const gn_view *v, int64_t item, double *to, int64_t pitch) {
+    int lead = v->rank - 2;
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype);
+    const char *p = v->p + gn__view_offset(v, lead, item) * bytes;
+    for (int64_t i = 0; i < v->dims[lead]; i++)
+        gn__load_f64(to + i * pitch, v->dtype, p + i * v->strides[lead] * bytes, v->strides[lead + 1],
+                     v->dims[lead + 1]);
 }
 
 /* Brings the largest of column p to row p; true if it came from another. */
@@ -21296,7 +21335,6 @@ static void gn__solve_range(void *arg, int64_t begin, int64_t end) {
     gn_free(m);
 }
 
-GN__COLD_BEGIN
 static gn_result gn__cpu_solve(const gn__call *c) {
     int lead = c->in[0].rank - 2;
     int64_t N = c->in[0].dims[lead], K = c->n_in > 1 ? c->in[1].dims[lead + 1] : 0, n = gn__view_count(&c->out);
