@@ -12579,11 +12579,13 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     const float *x = j->in.dtype == GN_F32 && is == 1 ? (const float *)(const void *)p : row;
     float *y = j->out.dtype == GN_F32 ? (float *)(void *)o : row;
     if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
-    float mean = (float)(gn__sum_f32(k, x, n) / (double)n);
+    double average = gn__sum_f32(k, x, n) / (double)n;
+    float mean = (float)average;
     gn__tree squares;
     squares.n = 0, squares.depth = 0;
     k->affine(y, x, n, mean, 1);
-    double off = gn__sum_f32(k, y, n) / (double)n; /* what rounding the mean to f32 has left */
+    /* what rounding the mean to f32 has left; of f32 what rounding the differences has, too */
+    double off = j->in.dtype == GN_F32 ? gn__sum_f32(k, y, n) / (double)n : average - (double)mean;
     for (int64_t i = 0, m; i < n; i += m * GN__PIECE) {
         float s[4] = { 0 };
         m = GN__MAX(GN__MIN((n - i) / GN__PIECE, 4), 1);
