@@ -13989,8 +13989,9 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
 enum { GN__GEMV_N = 2048, GN__GEMV_DEEP = 1 << 18 };
 enum { GN__GEMV_STREAM = 1 << 21, GN__GEMV_AHEAD = 4096 }; /* bytes */
 
-/* Of pieces that are read side by side, what lies behind them is fetched into the first-level cache: no hardware
- * sees one stream in them. (Of halves the kernel does so.) Not where the other side is as long, and read once: pieces one by one are then quicker. */
+/* Of pieces that are read side by side, what lies behind them is fetched into the first-level cache: no hardware sees
+ * one stream in them. (Of halves the kernel does so.) Not where the other side is as long, and read once: pieces one by
+ * one are then quicker. */
 static void gn__fetch_ahead(const char *p, int64_t bytes) {
     gn__fetch_lines((const char *)((uintptr_t)p + GN__GEMV_AHEAD), bytes);
 }
