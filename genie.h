@@ -13969,8 +13969,9 @@ enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
    d. `one`: all are of one result. */
 static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool one, const char *x, int64_t ldx,
                          const void *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k) {
-    double s[GN__GEMV_PIECES] = { 0 };
-    float t[GN__GEMV_PIECES] = { 0 };
+    double s[GN__GEMV_PIECES];
+    float t[GN__GEMV_PIECES];
+    for (int64_t r = 0; r < rows; r++) s[r] = t[r] = 0; /* a product of two vectors has one row at a time */
     if (j->wide) j->kernels->dot64(s, (const double *)(const void *)x, ldx, b, ldb, rows, k);
     else
         (d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16])(t, (const float *)(const void *)x, ldx, b,
