@@ -9311,6 +9311,31 @@ GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_fma(gn__float8 a, gn__float8 b, 
 #define GN__HALF_ROUNDED(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_rounded)
 #define GN__HALF_KEPT(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_kept)
 GN__HALF_OPS(GN__HALF_ROUNDED, GN__HALF_KEPT)
+/* What is chosen of f16 is stored as it lies, which spares converting it back. */
+#define GN__HALF_CHOOSE(NAME, before)                                                                                \
+    GN__TARGET_AVX512 static void gn__tile_##NAME##_f16_wide(void *y, const void *const *x, int64_t n) {             \
+        typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));                             \
+        typedef float wide __attribute__((vector_size(64)));                                                         \
+        for (int64_t i = 0; i < 2 * n; i += 32) {                                                                    \
+            const halves a = *(const halves *)(const void *)((const char *)x[0] + i),                                \
+                         b = *(const halves *)(const void *)((const char *)x[1] + i);                                \
+            halves chosen = a;                                                                                       \
+            wide va, vb;                                                                                             \
+            uint16_t second, none;                                                                                   \
+            __asm__("vcvtph2ps %1, %0" : "=v"(va) : "v"(a));                                                         \
+            __asm__("vcvtph2ps %1, %0" : "=v"(vb) : "v"(b));                                                         \
+            __asm__("vcmpps $7, %1, %1, %%k1\n\tvcmpps $" before ", %2, %1, %0%{%%k1%}" /* where a is a number */    \
+                    : "=Yk"(second)                                                                                  \
+                    : "v"(va), "v"(vb)                                                                               \
+                    : "k1");                                                                                         \
+            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(b), "Yk"(second));                                 \
+            __asm__("vcmpps $3, %2, %1, %0" : "=Yk"(none) : "v"(va), "v"(vb));                                       \
+            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(chosen | 0x200), "Yk"(none)); /* NaNs are quiet */ \
+            *(halves *)(void *)((char *)y + i) = chosen;                                                             \
+        }                                                                                                            \
+    }
+GN__HALF_CHOOSE(MINIMUM, "5") /* not less: b is, or both are equal, or b is no number */
+GN__HALF_CHOOSE(MAXIMUM, "10")
 #endif
 typedef void (*gn__half_fn)(void *y, const void *const *x, int64_t n);
 
@@ -9320,6 +9345,8 @@ static gn__half_fn gn__half_tile(int op, gn_dtype d) {
 #define GN__HALF_CASE(NAME, body) \
     case GN_OP_##NAME: return d == GN_BF16 ? gn__tile_##NAME##_bf16 : gn__tile_##NAME##_f16;
     if ((d != GN_F16 && d != GN_BF16) || gn__wide_loads() < 2) return NULL;
+    if (d == GN_F16 && (op == GN_OP_MINIMUM || op == GN_OP_MAXIMUM) && gn__wide_loads() > 2)
+        return op == GN_OP_MINIMUM ? gn__tile_MINIMUM_f16_wide : gn__tile_MAXIMUM_f16_wide;
     switch (op) {
         GN__HALF_OPS(GN__HALF_CASE, GN__HALF_CASE)
     default: break;
@@ -10126,6 +10153,7 @@ enum {
     GN__SLOT = GN__CHUNK + 16,
     GN__FAR = 1024, /* bytes */
     GN__PIECE = 128,
+    GN__DOT_AHEAD = 4096, /* bytes */
     GN__PIECE64 = 64,
     GN__JOINED = 4,
     GN__RUN = GN__PIECE / GN__LANES,
@@ -10288,41 +10316,91 @@ typedef struct gn__kernels {
     typedef B half __attribute__((vector_size(W * sizeof(B)), aligned(sizeof(B)), may_alias, unused)); \
     typedef int16_t halves __attribute__((vector_size(W * 2), unused));                                \
     typedef uint32_t bits __attribute__((vector_size(W * 4), unused));
-/* Four rows at a time, so that there are as many chains of additions. */
-#define GN__DOT_ROWS(T, W, ROWS, WIDE, ONE)                                                       \
-    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, x += ROWS * ldx, y += ROWS) {             \
-        vec acc[ROWS][GN__LANES / W];                                                             \
-        T s[ROWS][GN__LANES];                                                                     \
-        int64_t l = 0;                                                                            \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                               \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 };            \
-        }                                                                                         \
-        for (; l + GN__LANES <= k; l += GN__LANES) {                                              \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                  \
-                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] +=                            \
-                    *(const vec *)(x + r * ldx + l + v * W) * WIDE(b + r * ldb + l + v * W);      \
-            }                                                                                     \
-        }                                                                                         \
-        memcpy(s, acc, sizeof s);                                                                 \
-        for (int r = 0; r < ROWS; r++) {                                                          \
-            for (int64_t i = l; i < k; i++) s[r][i - l] += x[r * ldx + i] * ONE(b[r * ldb + i]);  \
-            quad h = *(const quad *)s[r] + *(const quad *)(s[r] + 4); /* as GN__LANES_SUM adds */ \
-            y[r] += (h[0] + h[2]) + (h[1] + h[3]);                                                \
-        }                                                                                         \
+/* Four sums of four, as GN__LANES_SUM adds each: 0 + 2 of two of them and 1 + 3, then both. */
+#define GN__QUADS_SUM(to, h)                                                                                    \
+    do {                                                                                                        \
+        quad a = GN__SHUFFLE(pick, (h)[0], (h)[1], 0, 4, 1, 5) + GN__SHUFFLE(pick, (h)[0], (h)[1], 2, 6, 3, 7); \
+        quad c = GN__SHUFFLE(pick, (h)[2], (h)[3], 0, 4, 1, 5) + GN__SHUFFLE(pick, (h)[2], (h)[3], 2, 6, 3, 7); \
+        to = GN__SHUFFLE(pick, a, c, 0, 1, 4, 5) + GN__SHUFFLE(pick, a, c, 2, 3, 6, 7);                         \
+    } while (0)
+/* y[r] += the sum of the lanes of acc[r], and of what is behind them. */
+#define GN__DOT_END(T, ROWS, ldx, ldb, k, ONE)                                                        \
+    memcpy(s, acc, sizeof s);                                                                         \
+    for (int r = 0; r < ROWS && l < k; r++)                                                           \
+        for (int64_t i = l; i < k; i++) s[r][i - l] += x[r * ldx + i] * ONE(b[r * ldb + i]);          \
+    GN__UNROLL for (int r = 0; r < ROWS; r++) h[r] = *(const quad *)s[r] + *(const quad *)(s[r] + 4); \
+    if (ROWS == 1) y[0] += (h[0][0] + h[0][2]) + (h[0][1] + h[0][3]);                                 \
+    GN__UNROLL for (int r = 0; r + 4 <= ROWS; r += 4) {                                               \
+        quad sum;                                                                                     \
+        GN__QUADS_SUM(sum, h + r);                                                                    \
+        *(quad *)(y + r) += sum;                                                                      \
     }
-#define GN__DEFINE_DOT(name, attribute, T, W, B, WIDE, ONE)                                                        \
+/* Several rows at a time, so that there are as many chains of additions. */
+#define GN__DOT_ROWS(T, W, ROWS, ldx, ldb, k, WIDE, ONE, AHEAD)                              \
+    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, x += ROWS * ldx, y += ROWS) {        \
+        vec acc[ROWS][GN__LANES / W];                                                        \
+        T s[ROWS][GN__LANES];                                                                \
+        quad h[ROWS];                                                                        \
+        int64_t l = 0;                                                                       \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                          \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 };       \
+        }                                                                                    \
+        for (; l + GN__LANES <= k; l += GN__LANES) {                                         \
+            AHEAD;                                                                           \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                             \
+                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] +=                       \
+                    *(const vec *)(x + r * ldx + l + v * W) * WIDE(b + r * ldb + l + v * W); \
+            }                                                                                \
+        }                                                                                    \
+        GN__DOT_END(T, ROWS, ldx, ldb, k, ONE)                                               \
+    }
+#define GN__PICK_float int32_t
+#define GN__PICK_double int64_t
+#define GN__DEFINE_DOT(name, attribute, T, W, B, WIDE, ONE, MORE)                                                  \
     attribute static void gn__dot_##name(T *y, const T *x, int64_t ldx, const void *pb, int64_t ldb, int64_t rows, \
                                          int64_t k) {                                                              \
         GN__CONTRACT                                                                                               \
+        typedef GN__PASTE(GN__PICK_, T) pick __attribute__((vector_size(4 * sizeof(T)), unused));                  \
         typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                  \
         typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));                 \
         GN__NARROW(W, B)                                                                                           \
         const B *b = (const B *)pb;                                                                                \
-        GN__DOT_ROWS(T, W, 4, WIDE, ONE)                                                                           \
-        GN__DOT_ROWS(T, W, 1, WIDE, ONE)                                                                           \
+        MORE(T, W, WIDE, ONE)                                                                                      \
+        GN__DOT_ROWS(T, W, 4, ldx, ldb, k, WIDE, ONE, )                                                            \
+        GN__DOT_ROWS(T, W, 1, ldx, ldb, k, WIDE, ONE, )                                                            \
     }
-#define GN__PICK_float int32_t
-#define GN__PICK_double int64_t
+/* Pieces side by side: with strides that are known no pointer is kept in memory. Lines that lie behind them are fetched
+   into the first-level cache a few at a time, from element i on: no hardware sees one stream in them, and of many at
+   once some are not fetched. */
+#define GN__DOT_FETCH(i, lines) \
+    GN__UNROLL for (int z = 0; z < lines; z++) __builtin_prefetch((const char *)(b + (i)) + GN__DOT_AHEAD + 64 * z)
+#define GN__DOT_PIECES_F16(T, W, WIDE, ONE)                     \
+    if (ldx == GN__PIECE && ldb == GN__PIECE && k == GN__PIECE) \
+    GN__DOT_ROWS(T, W, 8, GN__PIECE, GN__PIECE, GN__PIECE, WIDE, ONE, GN__DOT_FETCH(8 * l, 2))
+/* Of bf16 16 elements at a time: three instructions widen them, of which none shifts. */
+#define GN__DOT_PIECES_BF16(T, W, WIDE, ONE)                                                                \
+    for (const int64_t l = GN__PIECE; rows >= 8 && ldx == l && ldb == l && k == l;                          \
+         rows -= 8, b += 8 * l, x += 8 * l, y += 8) {                                                       \
+        typedef uint64_t longs __attribute__((vector_size(32), aligned(2), may_alias));                     \
+        const longs none = { 0 };                                                                           \
+        vec acc[8];                                                                                         \
+        T s[8][GN__LANES];                                                                                  \
+        quad h[8];                                                                                          \
+        GN__UNROLL for (int r = 0; r < 8; r++) acc[r] = (vec){ 0 };                                         \
+        for (int i = 0; i < GN__PIECE; i += 16) {                                                           \
+            GN__DOT_FETCH(8 * i, 4);                                                                        \
+            GN__UNROLL for (int r = 0; r < 8; r++) {                                                        \
+                longs all, low, high;                                                                       \
+                __asm__("vpermq $0xd8, %1, %0" : "=x"(all) : "m"(*(const longs *)(b + r * GN__PIECE + i))); \
+                __asm__("vpunpcklwd %1, %2, %0" : "=x"(low) : "x"(all), "x"(none));                         \
+                __asm__("vpunpckhwd %1, %2, %0" : "=x"(high) : "x"(all), "x"(none));                        \
+                acc[r] += *(const vec *)(x + r * GN__PIECE + i) * (vec)low;                                 \
+                acc[r] += *(const vec *)(x + r * GN__PIECE + i + 8) * (vec)high;                            \
+            }                                                                                               \
+        }                                                                                                   \
+        GN__DOT_END(T, 8, l, l, l, ONE)                                                                     \
+    }
+#define GN__DOT_NO_PIECES(T, W, WIDE, ONE)
 /* The pieces side by side: as many chains of additions. */
 #define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)                                                \
     attribute static double gn__sum_##name(const void *from) {                                               \
@@ -10349,10 +10427,8 @@ typedef struct gn__kernels {
             memcpy(s, acc[p], sizeof s);                                                                     \
             h[p] = *(const quad *)s + *(const quad *)(s + 4);                                                \
         }                                                                                                    \
-        /* as GN__LANES_SUM adds, all pieces at once: 0 + 2 of two of them and 1 + 3, then both */           \
-        quad a = GN__SHUFFLE(pick, h[0], h[1], 0, 4, 1, 5) + GN__SHUFFLE(pick, h[0], h[1], 2, 6, 3, 7);      \
-        quad b = GN__SHUFFLE(pick, h[2], h[3], 0, 4, 1, 5) + GN__SHUFFLE(pick, h[2], h[3], 2, 6, 3, 7);      \
-        quad y = GN__SHUFFLE(pick, a, b, 0, 1, 4, 5) + GN__SHUFFLE(pick, a, b, 2, 3, 6, 7);                  \
+        quad y;                                                                                              \
+        GN__QUADS_SUM(y, h);                                                                                 \
         return ((double)y[0] + (double)y[1]) + ((double)y[2] + (double)y[3]);                                \
     }
 /* Four rows of a running sum at a time. */
@@ -10492,7 +10568,7 @@ typedef struct gn__kernels {
     }
 #define GN__WIDE(p) (p)
 #define GN__ONE(x) x
-#define GN__DEFINE_DOT(name, attribute, T, W, B, WIDE, ONE)                                                           \
+#define GN__DEFINE_DOT(name, attribute, T, W, B, WIDE, ONE, MORE)                                                     \
     static void gn__dot_##name(T *y, const T *x, int64_t ldx, const void *pb, int64_t ldb, int64_t rows, int64_t k) { \
         const B *b = (const B *)pb;                                                                                   \
         for (int64_t r = 0; r < rows; r++, x += ldx, b += ldb) {                                                      \
@@ -10601,28 +10677,29 @@ typedef struct gn__kernels {
 #define GN__DEFINE_MICROS(S, attribute, W, MR, NV)                            \
     GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD) \
     GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD)
-#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                          \
-    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                                 \
-    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                          \
-    GN__DEFINE_MAPS(S, attribute, W)                                                         \
-    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                               \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)           \
-    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)       \
-    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S) \
-    GN__DEFINE_AXPY(S, attribute, W)                                                         \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                  \
-    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                            \
-    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)          \
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                                   \
+    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                                          \
+    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                                   \
+    GN__DEFINE_MAPS(S, attribute, W)                                                                  \
+    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                                        \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE, GN__DOT_NO_PIECES) \
+    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)                \
+    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S)          \
+    GN__DEFINE_AXPY(S, attribute, W)                                                                  \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                           \
+    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                                     \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)                   \
     GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
 #define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
     GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
 /* of 8 lanes, which no wider vector changes */
 #define GN__DEFINE_DOTS(S, attribute, W)                                                                 \
-    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE) \
+    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE, \
+                   GN__DOT_NO_PIECES)                                                                    \
     GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE, float, GN__WIDE)
-#define GN__DEFINE_HALVES(name, WIDE, ONE)                                             \
-    GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)       \
-    GN__DEFINE_SUM(name, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, uint16_t, WIDE) \
+#define GN__DEFINE_HALVES(name, WIDE, ONE, PIECES)                                       \
+    GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE, PIECES) \
+    GN__DEFINE_SUM(name, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, uint16_t, WIDE)   \
     GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)
 #define GN__TILES(micro, W, MR, NV) MR, W *NV, micro
 /* rows: whose kernels of rows, which gain nothing from wider vectors; last: tiles of integers, tiny products, dot16
@@ -10654,8 +10731,8 @@ GN__DEFINE_MICROS(avx512, GN__TARGET_AVX512, 16, 7, 2)
 GN__DEFINE_MICRO(low_f32, GN__TARGET_AVX512, float, 16, GN__GEMM_LOW, 2, GN__RUN, GN__MADD)
 GN__DEFINE_MICRO_OF(thin_f32, GN__TARGET_AVX512, float, 16, 7, 1, 2, GN__RUN, GN__MADD)
 GN__DEFINE_DOTS(avx2, GN__TARGET_AVX2, 8)
-GN__DEFINE_HALVES(f16, GN__WIDE_F16, gn__f16_f32)
-GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32)
+GN__DEFINE_HALVES(f16, GN__WIDE_F16, gn__f16_f32, GN__DOT_PIECES_F16)
+GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32, GN__DOT_PIECES_BF16)
 GN__DEFINE_MICRO_I32(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_TINY(f32, GN__TARGET_AVX2, float)
 GN__DEFINE_TINY(f64, GN__TARGET_AVX2, double)
@@ -12502,11 +12579,13 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     const float *x = j->in.dtype == GN_F32 && is == 1 ? (const float *)(const void *)p : row;
     float *y = j->out.dtype == GN_F32 ? (float *)(void *)o : row;
     if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
-    float mean = (float)(gn__sum_f32(k, x, n) / (double)n);
+    double average = gn__sum_f32(k, x, n) / (double)n;
+    float mean = (float)average;
     gn__tree squares;
     squares.n = 0, squares.depth = 0;
     k->affine(y, x, n, mean, 1);
-    double off = gn__sum_f32(k, y, n) / (double)n; /* what rounding the mean to f32 has left */
+    /* what rounding the mean to f32 has left; of f32 what rounding the differences has, too */
+    double off = j->in.dtype == GN_F32 ? gn__sum_f32(k, y, n) / (double)n : average - (double)mean;
     for (int64_t i = 0, m; i < n; i += m * GN__PIECE) {
         float s[4] = { 0 };
         m = GN__MAX(GN__MIN((n - i) / GN__PIECE, 4), 1);
@@ -13883,27 +13962,37 @@ static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
 #pragma GCC pop_options
 #endif
 
+/* pieces side by side, and terms of as many */
+enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
+
 /* total[r], lost[r] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb elements apart; b of dtype
    d. `one`: all are of one result. */
 static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool one, const char *x, int64_t ldx,
                          const void *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k) {
-    double s[4] = { 0 };
-    float t[4] = { 0 };
+    double s[GN__GEMV_PIECES];
+    float t[GN__GEMV_PIECES];
+    for (int64_t r = 0; r < rows; r++) s[r] = t[r] = 0; /* a product of two vectors has one row at a time */
     if (j->wide) j->kernels->dot64(s, (const double *)(const void *)x, ldx, b, ldb, rows, k);
     else
         (d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16])(t, (const float *)(const void *)x, ldx, b,
                                                                           ldb, rows, k);
-    for (int64_t r = 0; r < rows; r++)
-        if (j->wide) gn__gemv_join(total + (one ? 0 : r), lost + (one ? 0 : r), s + r, 1);
-        else total[one ? 0 : r] += (double)t[r];
-}
+    if (one && !j->wide) {
+        double sum = *total;
+        GN__ONE_BY_ONE for (int64_t r = 0; r < rows; r++) sum += (double)t[r];
+        *total = sum;
+        return;
+    }
+    GN__ONE_BY_ONE for (int64_t r = 0; r < rows; r++) if (j->wide)
+        gn__gemv_join(total + (one ? 0 : r), lost + (one ? 0 : r), s + r, 1);
+    else total[r] += (double)t[r]; }
 
-/* results of a task; terms at once; how long the few may be to be made once, for all tasks */
-enum { GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE, GN__GEMV_DEEP = 1 << 18 };
+/* results of a task; how long the few may be to be made once, for all tasks */
+enum { GN__GEMV_N = 2048, GN__GEMV_DEEP = 1 << 18 };
 enum { GN__GEMV_STREAM = 1 << 21, GN__GEMV_AHEAD = 4096 }; /* bytes */
 
-/* Of four pieces that are read side by side, what lies behind them is fetched into the first-level cache: no hardware
- * sees one stream in them. Not where the other side is as long, and read once: pieces one by one are then quicker. */
+/* Of pieces that are read side by side, what lies behind them is fetched into the first-level cache: no hardware sees
+ * one stream in them. (Of halves the kernel does so.) Not where the other side is as long, and read once: pieces one by
+ * one are then quicker. */
 static void gn__fetch_ahead(const char *p, int64_t bytes) {
     gn__fetch_lines((const char *)((uintptr_t)p + GN__GEMV_AHEAD), bytes);
 }
@@ -13919,7 +14008,7 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
         for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += terms) {
             int64_t ldb = direct ? j->wn : piece;
             const char *b = direct ? gn__gemv_row(j, col + i, at) : (const char *)room;
-            terms = GN__MIN(j->g->k - at, outs == 4 ? piece : 4 * piece);
+            terms = GN__MIN(j->g->k - at, outs == 4 ? piece : GN__GEMV_PIECES * piece);
             for (int64_t l = 0; l < outs && !direct; l++)
                 gn__pack_line((char *)room + l * ldb * size, j->g, gn__gemv_row(j, col + i + l, at), j->wk, terms, 1,
                               terms);
@@ -13931,7 +14020,8 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
                     m = j->streams && j->n < 8 ? 1 : GN__MAX((terms - q) / piece, 1);
-                    if (j->streams && j->n >= 8) gn__fetch_ahead(b + q * bytes, GN__MIN(terms - q, m * piece) * bytes);
+                    if (j->streams && j->n >= 8 && bytes > 2)
+                        gn__fetch_ahead(b + q * bytes, GN__MIN(terms - q, m * piece) * bytes);
                     gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
                                  GN__MIN(terms - q, piece));
                 }
@@ -17019,44 +17109,82 @@ static double gn__attention_score(const gn__attention_job *j, const gn__attentio
     return x;
 }
 
-/* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds one key or
-   value row. */
-static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
-    const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
+enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
+
+/* Scores of a query in f64 with all keys that it sees: sums of products, a piece at a time. `w` holds one key. */
+static void gn__attention_scores(const gn__attention_job *j, const gn__attention_query *a, const double *q, double *s,
+                                 double *w) {
+    const gn_view *K = &j->c->in[1];
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
-    const gn__attention_query a = gn__attention_query_of(j, at);
-    int64_t D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), seen = a.n;
-    double top = a.sink, sum = 0;
-    gn__load_f64(q, Q->dtype, a.q, Q->strides[3], D);
-    for (int64_t i = 0, one = 1; i < seen && !gn__pool_stops(j->c->pool); i++) {
-        gn__load_f64(w, K->dtype, gn__attention_key(&a, K, a.k, i, &one), K->strides[3], D);
-        for (int64_t l = 0; l < D; l++) w[l] *= q[l];
-        s[i] = gn__attention_score(j, &a, i, gn__sum_f64(kernels, w, D));
-        top = gn__m_max_f64(top, s[i]);
-    }
-    /* nothing seen: zeros. What a sum of GN__PIECE64 keys loses where it is added to the others is kept beside it. */
-    memset(o, 0, (size_t)E * 3 * sizeof *o);
-    for (int64_t i = 0; i < seen && top != -INFINITY; i++) s[i] -= top;
-    if (top != -INFINITY) gn__exp_f64(j->c->pool, s, s, seen);
-    for (int64_t i = 0, one = 1; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {
-        double e = s[i], *part = o + E, *lost = part + E;
-        bool ends = i + 1 == seen || (i + 1) % GN__PIECE64 == 0;
-        if (e != 0) gn__load_f64(w, V->dtype, gn__attention_key(&a, V, a.v, i, &one), V->strides[3], E);
-        for (int64_t l = 0; l < E && e != 0; l++) part[l] += e * w[l];
-        for (int64_t l = 0; l < E && ends; l++) {
-            double to = o[l] + part[l], back = to - o[l];
-            lost[l] += (o[l] - (to - back)) + (part[l] - back);
-            o[l] = to;
-            part[l] = 0;
+    bool direct = K->dtype == GN_F64 && K->strides[3] == 1, plain = j->form.cap == 0 && !j->form.slopes && !a->m;
+    double part[GN__ATTENTION_ROWS], lost[GN__ATTENTION_ROWS];
+    for (int64_t i = 0, n; i < a->n && !gn__pool_stops(j->c->pool); i += n) {
+        n = direct ? GN__MIN(a->n - i, (int64_t)GN__ATTENTION_ROWS) : 1;
+        const char *p = gn__attention_key(a, K, a->k, i, &n);
+        if (!direct) gn__load_f64(w, K->dtype, p, K->strides[3], K->dims[3]);
+        const double *rows = direct ? (const double *)(const void *)p : w;
+        memset(s + i, 0, (size_t)n * sizeof *s);
+        memset(lost, 0, sizeof lost);
+        for (int64_t d = 0; d < K->dims[3]; d += GN__PIECE64) {
+            memset(part, 0, sizeof part);
+            kernels->dot64(part, q + d, 0, rows + d, K->strides[2], n, GN__MIN(K->dims[3] - d, (int64_t)GN__PIECE64));
+            gn__gemv_join(s + i, lost, part, n);
+        }
+        for (int64_t l = i; l < i + n; l++) {
+            double x = lost[l - i] == lost[l - i] ? s[l] + lost[l - i] : s[l];
+            s[l] = plain ? x * j->scale : gn__attention_score(j, a, l, x);
         }
     }
-    sum = top != -INFINITY ? gn__sum_f64(kernels, s, seen) : 0;
-    double sink = a.sink - top;
+}
+
+/* Values by their weights s into `o` (E), which holds 3 E; what an addition loses is behind them. `w` holds a piece of
+   values: those of weight 0 that a mask may have hidden are zeros there, whatever they are. */
+static void gn__attention_weigh(const gn__attention_job *j, const gn__attention_query *a, const double *s, double *w,
+                                double *o) {
+    const gn_view *V = &j->c->in[2];
+    int64_t E = V->dims[3], one = 1;
+    bool copies = a->pages || a->m || V->dtype != GN_F64;
+    memset(o, 0, (size_t)E * 3 * sizeof *o);
+    for (int64_t i = 0, n; i < a->n && !gn__pool_stops(j->c->pool); i += n) {
+        n = GN__MIN(a->n - i, (int64_t)GN__PIECE64);
+        for (int64_t l = 0; l < n && copies; l++)
+            if (s[i + l] == 0) memset(w + l * E, 0, (size_t)E * sizeof *w);
+            else gn__load_f64(w + l * E, V->dtype, gn__attention_key(a, V, a->v, i + l, &one), V->strides[3], E);
+        gn__down rows = { (const char *)w, GN_F64, E, 1, NULL, 0 };
+        if (!copies)
+            rows = (gn__down){ gn__attention_key(a, V, a->v, i, &one), GN_F64, V->strides[2], V->strides[3], NULL, 0 };
+        for (int64_t e = 0, m; e < E; e += m, rows.p += m * rows.along * (int64_t)sizeof *w) {
+            m = GN__MIN(E - e, (int64_t)GN__CHUNK);
+            double *part = o + E + e;
+            memset(part, 0, (size_t)m * sizeof *part);
+            gn__down_f64(gn__kernels_of(j->c->pool), part, s + i, &rows, n, m);
+            gn__gemv_join(o + e, part + E, part, m);
+        }
+    }
+}
+
+/* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds a key, or
+   GN__PIECE64 values. */
+static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
+    const gn_view *Q = &j->c->in[0];
+    const gn__kernels *kernels = gn__kernels_of(j->c->pool);
+    const gn__attention_query a = gn__attention_query_of(j, at);
+    int64_t E = j->c->in[2].dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), seen = GN__MAX(a.n, 0);
+    gn__load_f64(q, Q->dtype, a.q, Q->strides[3], Q->dims[3]);
+    gn__attention_scores(j, &a, q, s, w);
+    double top = gn__m_max_f64(a.sink, kernels->top64(s, seen, 1)), sum = 0, sink = a.sink - top;
+    if (top == -INFINITY) seen = 0; /* nothing seen: zeros */
+    for (int64_t i = 0; i < seen; i++) s[i] -= top;
+    gn__exp_f64(j->c->pool, s, s, seen);
+    if (seen) gn__attention_weigh(j, &a, s, w, o);
+    else memset(o, 0, (size_t)E * 3 * sizeof *o);
+    if (seen) sum = gn__sum_f64(kernels, s, seen);
     if (j->form.sinks && top != -INFINITY) gn__exp_f64(j->c->pool, &sink, &sink, 1), sum += sink;
     for (int64_t l = 0; l < E && sum != 0; l++)
         o[l] = (fabs(o[l]) < (double)INFINITY ? o[l] + o[2 * E + l] : o[l]) / sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
+
 GN__COLD_END
 
 /* Adds n elements of the mask, `stride` apart, to scores; false hides. */
@@ -17087,8 +17215,6 @@ GN__INLINE float gn__quant_fp8(uint8_t v) {
     bits.u |= (v & 0x80u) << 24 | ((v & 0x7fu) == 0x7fu ? 0x7fc00000u : 0);
     return bits.f;
 }
-
-enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
 
 /* n of them that follow one another from p on, key i of those that the query sees the first, by their scales. */
 static void gn__attention_widen(const gn__attention_query *a, const gn_view *v, const char *p, int64_t i, int64_t n,
@@ -17181,12 +17307,13 @@ static void gn__attention_range(void *arg, int64_t begin, int64_t end) {
     }
     gn__attention_job *j = (gn__attention_job *)arg;
     int64_t D = j->c->in[0].dims[3], E = j->c->in[2].dims[3], S = j->length;
-    double *s = (double *)gn__alloc_many((uint64_t)(S + D + GN__MAX(D, E) + 3 * E), 1, sizeof *s);
+    int64_t room = GN__MAX(D, GN__PIECE64 * E);
+    double *s = (double *)gn__alloc_many((uint64_t)(S + D + room + 3 * E), 1, sizeof *s);
     if (!s) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
-    for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + GN__MAX(D, E));
+    for (int64_t i = begin; i < end; i++) gn__attention_row(j, i, s, s + S, s + S + D, s + S + D + room);
     gn_free(s);
 }
 
@@ -20593,6 +20720,7 @@ typedef struct gn__radix {
     const void *from;
     void *to;
     uint64_t *counts; /* by pieces: of each digit, then where its next record goes */
+    uint64_t least;   /* the key that digits are counted from */
     int64_t n;
     int shift;
     bool wide;
@@ -20688,6 +20816,8 @@ GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) 
 #define GN__RECORD64(key, at) ((gn__record64){ (key), (uint64_t)(at) })
 #define GN__KEY32(r) ((uint32_t)((r) >> 32))
 #define GN__KEY64(r) ((r).key)
+#define GN__DIGIT32(r) ((uint8_t)((GN__KEY32(r) - (uint32_t)least) >> shift))
+#define GN__DIGIT64(r) ((uint8_t)((GN__KEY64(r) - least) >> shift))
 #define GN__AT32(r) ((int64_t)((r)&UINT32_MAX))
 #define GN__AT64(r) ((int64_t)(r).at)
 
@@ -20721,15 +20851,20 @@ GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) 
             }                                                                                                    \
         }                                                                                                        \
     }                                                                                                            \
-    static void gn__sort_all_##S(const gn__sort_job *j, const char *p, R *at) {                                  \
+    static void gn__sort_all_##S(const gn__sort_job *j, const char *p, R *at, uint64_t *least, uint64_t *most) { \
         int64_t last = j->in.rank - 1, n = j->in.dims[last];                                                     \
         int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                                 \
-        K keys[GN__CHUNK];                                                                                       \
+        K keys[GN__CHUNK], low = (K)UINT64_MAX, high = 0;                                                        \
         for (int64_t i = 0, m; i < n; i += m) {                                                                  \
             m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                              \
             gn__sort_keys##S(j, p + i * step, keys, m);                                                          \
-            for (int64_t l = 0; l < m; l++) at[i + l] = GN__RECORD##S(keys[l], i + l);                           \
+            GN__ONE_BY_ONE for (int64_t l = 0; l < m; l++) {                                                     \
+                at[i + l] = GN__RECORD##S(keys[l], i + l);                                                       \
+                low = GN__MIN(low, keys[l]);                                                                     \
+                high = GN__MAX(high, keys[l]);                                                                   \
+            }                                                                                                    \
         }                                                                                                        \
+        *least = low, *most = high;                                                                              \
     }                                                                                                            \
     static void gn__sort_store_##S(const gn__sort_job *j, const R *at, char *o, int64_t n) {                     \
         int64_t *to = (int64_t *)(void *)o, stride = j->out.strides[j->out.rank - 1];                            \
@@ -20737,18 +20872,22 @@ GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) 
     }                                                                                                            \
     static void gn__radix_count_##S(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {          \
         const R *from = (const R *)x->from;                                                                      \
+        const uint64_t least = x->least;                                                                         \
+        const int shift = x->shift;                                                                              \
         uint32_t even[GN__SORT_DIGITS] = { 0 }, odd[GN__SORT_DIGITS] = { 0 }; /* equal digits do not wait */     \
         for (; begin + 1 < end; begin += 2) {                                                                    \
-            even[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++;                                              \
-            odd[(uint8_t)(GN__KEY##S(from[begin + 1]) >> x->shift)]++;                                           \
+            even[GN__DIGIT##S(from[begin])]++;                                                                   \
+            odd[GN__DIGIT##S(from[begin + 1])]++;                                                                \
         }                                                                                                        \
-        if (begin < end) even[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++;                                 \
+        if (begin < end) even[GN__DIGIT##S(from[begin])]++;                                                      \
         for (int i = 0; i < GN__SORT_DIGITS; i++) counts[i] = (uint64_t)even[i] + odd[i];                        \
     }                                                                                                            \
     static void gn__radix_move_##S(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {           \
         const R *from = (const R *)x->from;                                                                      \
         R *restrict to = (R *)x->to;                                                                             \
-        for (; begin < end; begin++) to[counts[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++] = from[begin]; \
+        const uint64_t least = x->least;                                                                         \
+        const int shift = x->shift;                                                                              \
+        for (; begin < end; begin++) to[counts[GN__DIGIT##S(from[begin])]++] = from[begin];                      \
     }
 GN__DEFINE_SORT(32, uint64_t, uint32_t)
 GN__DEFINE_SORT(64, gn__record64, uint64_t)
@@ -20786,12 +20925,14 @@ static bool gn__radix_places(const gn__radix *x, int64_t pieces) {
     return true;
 }
 
-/* n records at `at` in order, from the least digit to the greatest; `spare` holds as many, `counts` those of all
-   pieces. The one of the two that holds the result. `pool`: NULL where threads have rows of their own. */
-static void *gn__sort_radix(const gn__sort_job *j, gn__pool *pool, void *at, void *spare, uint64_t *counts, int64_t n) {
+/* n records at `at`, of keys from `least` to `most`, in order, from the least digit to the greatest; `spare` holds as
+   many, `counts` those of all pieces. The one of the two that holds the result. `pool`: NULL where threads have rows of
+   their own. */
+static void *gn__sort_radix(const gn__sort_job *j, gn__pool *pool, void *at, void *spare, uint64_t *counts, int64_t n,
+                            uint64_t least, uint64_t most) {
     int64_t pieces = (n + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
-    for (int shift = 0; shift < (gn__bytes_of(j->in.dtype) == 8 ? 64 : 32) && !gn__pool_stops(j->pool); shift += 8) {
-        gn__radix x = { at, spare, counts, n, shift, j->wide };
+    for (int shift = 0; shift < 64 && (most - least) >> shift && !gn__pool_stops(j->pool); shift += 8) {
+        gn__radix x = { at, spare, counts, least, n, shift, j->wide };
         gn__pool_for(pool, pieces, 1, gn__radix_counts, &x);
         if (!gn__radix_places(&x, pieces)) continue;
         gn__pool_for(pool, pieces, 1, gn__radix_moves, &x);
@@ -20818,7 +20959,7 @@ static void *gn__sort_radix(const gn__sort_job *j, gn__pool *pool, void *at, voi
                 kept += !full || keys[l] < most;                                                              \
             }                                                                                                 \
             if (kept <= room - GN__CHUNK && i + m < n) continue;                                              \
-            R *sorted = (R *)gn__sort_radix(j, NULL, at, spare, counts, kept);                                \
+            R *sorted = (R *)gn__sort_radix(j, NULL, at, spare, counts, kept, 0, (K)UINT64_MAX);              \
             if (gn__pool_stops(j->pool)) return sorted;                                                       \
             spare = sorted == at ? spare : at;                                                                \
             at = sorted;                                                                                      \
@@ -20852,9 +20993,10 @@ static void gn__sort_row(const gn__sort_job *j, gn__pool *pool, int64_t row, voi
         at = j->wide ? gn__sort_select_64(j, p, (gn__record64 *)at, (gn__record64 *)spare, counts, room)
                      : gn__sort_select_32(j, p, (uint64_t *)at, (uint64_t *)spare, counts, room);
     } else {
-        if (j->wide) gn__sort_all_64(j, p, (gn__record64 *)at);
-        else gn__sort_all_32(j, p, (uint64_t *)at);
-        at = gn__sort_radix(j, pool, at, spare, counts, n);
+        uint64_t least, most;
+        if (j->wide) gn__sort_all_64(j, p, (gn__record64 *)at, &least, &most);
+        else gn__sort_all_32(j, p, (uint64_t *)at, &least, &most);
+        at = gn__sort_radix(j, pool, at, spare, counts, n, least, most);
     }
     if (gn__pool_stops(j->pool)) return;
     if (j->wide) gn__sort_store_64(j, (const gn__record64 *)at, o, j->first);
@@ -21077,6 +21219,41 @@ typedef struct gn__solve_job {
     gn__atomic failed;
 } gn__solve_job;
 
+/* Rows y, `pitch` apart, of n elements, each `more` longer than the one before: y -= f x, each with its own f. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
+#endif
+#define GN__DEFINE_SOLVE_LESS(S, attribute)                                                                      \
+    attribute static void gn__solve_less_##S(double *y, const double *restrict x, const double *f, int64_t rows, \
+                                             int64_t pitch, int64_t n, int64_t more) {                           \
+        for (; rows > 0; rows--, y += pitch, f += pitch, n += more) {                                            \
+            double *restrict to = y, by = *f;                                                                    \
+            for (int64_t i = 0; i < n; i++) to[i] -= by * x[i];                                                  \
+        }                                                                                                        \
+    }
+GN__SMALL_BEGIN
+GN__DEFINE_SOLVE_LESS(base, )
+GN__SMALL_END
+#if GN__X86
+GN__DEFINE_SOLVE_LESS(avx2, GN__TARGET_AVX2)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+GN__COLD_BEGIN
+static void gn__solve_less(const gn__solve_job *j, double *y, const double *x, const double *f, int64_t rows, int64_t n,
+                           int64_t more) {
+#if GN__X86
+    if (j->c->pool && j->c->pool->isa >= GN__ISA_AVX2) {
+        gn__solve_less_avx2(y, x, f, rows, j->W, n, more);
+        return;
+    }
+#endif
+    gn__solve_less_base(y, x, f, rows, j->W, n, more);
+}
+
 static void gn__solve_load(const gn_view *v, int64_t item, double *to, int64_t pitch) {
     int lead = v->rank - 2;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype);
@@ -21084,11 +21261,6 @@ static void gn__solve_load(const gn_view *v, int64_t item, double *to, int64_t p
     for (int64_t i = 0; i < v->dims[lead]; i++)
         gn__load_f64(to + i * pitch, v->dtype, p + i * v->strides[lead] * bytes, v->strides[lead + 1],
                      v->dims[lead + 1]);
-}
-
-/* y -= f x, n elements */
-static void gn__solve_less(double *restrict y, const double *restrict x, double f, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] -= f * x[i];
 }
 
 /* Brings the largest of column p to row p; true if it came from another. */
@@ -21122,8 +21294,8 @@ static bool gn__solve_eliminate(const gn__solve_job *j, double *m, double *out_d
             m[i * W + p] /= d;
             if (root) row[i] = m[i * W + p];
         }
-        for (int64_t i = p + 1; i < N; i++)
-            gn__solve_less(m + i * W + p + 1, row + p + 1, m[i * W + p], (root ? i + 1 : W) - (p + 1));
+        if (p + 1 < N)
+            gn__solve_less(j, row + W + p + 1, row + p + 1, row + W + p, N - (p + 1), root ? 1 : W - (p + 1), root);
     }
     return true;
 }
@@ -21133,8 +21305,8 @@ static void gn__solve_substitute(const gn__solve_job *j, double *m, bool upper, 
     for (int64_t s = 0; s < N && !gn__pool_stops(j->c->pool); s++) {
         int64_t p = upper ? N - 1 - s : s, end = upper ? p : N;
         for (int64_t k = N; k < W && !ones; k++) m[p * W + k] /= m[p * W + p];
-        for (int64_t i = upper ? 0 : p + 1; i < end; i++)
-            gn__solve_less(m + i * W + N, m + p * W + N, m[i * W + p], W - N);
+        int64_t i = upper ? 0 : p + 1;
+        if (i < end) gn__solve_less(j, m + i * W + N, m + p * W + N, m + i * W + p, end - i, W - N, 0);
     }
 }
 
@@ -21167,7 +21339,6 @@ static void gn__solve_range(void *arg, int64_t begin, int64_t end) {
     gn_free(m);
 }
 
-GN__COLD_BEGIN
 static gn_result gn__cpu_solve(const gn__call *c) {
     int lead = c->in[0].rank - 2;
     int64_t N = c->in[0].dims[lead], K = c->n_in > 1 ? c->in[1].dims[lead + 1] : 0, n = gn__view_count(&c->out);
@@ -28544,6 +28715,51 @@ GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn
     }
 }
 
+/* n elements, a multiple of 16, of i32 to bytes, bools and bf16, and of f32 to bools. */
+GN__TARGET_AVX512 static void gn__cast_words(char *to, gn_dtype d, const char *x, gn_dtype from, int64_t n) {
+    typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
+    typedef char bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    typedef uint32_t bits __attribute__((vector_size(64), may_alias, aligned(4)));
+    const bits one = (bits){ 0 } + 1;
+    /* v: 16 of x; they are stored as their low bits once `expr` is done */
+#define GN__CAST_WORDS(when, small, CODE, expr)                      \
+    for (; (when) && n > 0; n -= 16, x += 64, to += sizeof(small)) { \
+        bits v = *(const bits *)(const void *)x;                     \
+        small o;                                                     \
+        expr;                                                        \
+        __asm__(CODE " %1, %0" : "=v"(o) : "v"(v));                  \
+        *(small *)(void *)to = o;                                    \
+    }
+    GN__CAST_WORDS(d == GN_BF16, halves, "vpmovdw", {
+        __asm__("vcvtdq2ps %0, %0" : "+v"(v));
+        v = (v + 0x7fff + (v >> 16 & 1)) >> 16;
+    })
+    GN__CAST_WORDS(d != GN_BOOL, bytes, "vpmovdb", )
+    GN__CAST_WORDS(from == GN_I32, bytes, "vpmovdb", __asm__("vpminud %1, %0, %0" : "+v"(v) : "v"(one)))
+    GN__CAST_WORDS(true, bytes, "vpmovdb", {
+        v += v; /* -0 is 0 */
+        __asm__("vpminud %1, %0, %0" : "+v"(v) : "v"(one));
+    })
+#undef GN__CAST_WORDS
+}
+
+/* n elements, a multiple of 8, of f64 to i32. */
+GN__TARGET_AVX512 static void gn__cast_doubles(char *to, const char *x, int64_t n) {
+    typedef double wide __attribute__((vector_size(64), may_alias, aligned(8)));
+    typedef int64_t longs __attribute__((vector_size(64)));
+    typedef uint32_t bits __attribute__((vector_size(32), may_alias, aligned(4)));
+    const wide least = (wide){ 0 } + (double)INT32_MIN, most = (wide){ 0 } + (double)INT32_MAX;
+    for (; n > 0; n -= 8, x += 64, to += 32) {
+        wide v = *(const wide *)(const void *)x;
+        bits w;
+        v = (wide)((longs)v & (longs)(v == v)); /* NaN is 0 */
+        __asm__("vmaxpd %1, %0, %0" : "+v"(v) : "v"(least));
+        __asm__("vminpd %1, %0, %0" : "+v"(v) : "v"(most));
+        __asm__("vcvttpd2dq %1, %0" : "=v"(w) : "v"(v));
+        *(bits *)(void *)to = w;
+    }
+}
+
 /* Whether a tile of a loop that is one cast was done that way. */
 static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
     const gn_kernel_step *step = j->step;
@@ -28552,14 +28768,19 @@ static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
     gn_dtype from = (gn_dtype)in->in_dtype, to = j->out.dtype;
     bool bytes = from == GN_I8 || from == GN_U8, halves = from == GN_F16 || from == GN_BF16,
          widens = halves && (to == GN_F64 || to == GN_I8 || to == GN_U8),
-         narrows = (bytes && to == GN_BF16) || (from == GN_F64 && to == GN_F16);
+         narrows = (bytes && to == GN_BF16) || (from == GN_F64 && to == GN_F16),
+         words = (from == GN_I32 && (to == GN_I8 || to == GN_U8 || to == GN_BF16)) ||
+                 ((from == GN_I32 || from == GN_F32) && to == GN_BOOL),
+         doubles = from == GN_F64 && to == GN_I32;
     if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
-        !(widens || narrows) || load->constant)
+        !(widens || narrows || words || doubles) || load->constant)
         return false;
     const char *x =
         gn__flat_place(&load->view, gn__dtypes[from].narrow, j->run->plan->base[load->base] + load->view.offset, at, n);
     char *y = j->out.p + at * (int64_t)gn__bytes_of(to);
-    if (x && narrows) gn__cast_to_halves((uint16_t *)(void *)y, x, from, n);
+    if (x && words) gn__cast_words(y, to, x, from, n);
+    else if (x && doubles) gn__cast_doubles(y, x, n);
+    else if (x && narrows) gn__cast_to_halves((uint16_t *)(void *)y, x, from, n);
     else if (x) gn__cast_halves(y, to, (const uint16_t *)(const void *)x, from == GN_BF16, n);
     return x != NULL;
 }
