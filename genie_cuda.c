@@ -16514,8 +16514,14 @@ static module *module_find(const struct device *d, const char *key, const kernel
     return m;
 }
 
+/* Where programs are loaded lazily, it is now that one needs memory. */
 static bool kernel_enter(kernel *k, module *m) {
-    if (k->function || cu.cuModuleGetFunction(&k->function, m->handle, k->name) != 0) return k->function != NULL;
+    if (k->function) return true;
+    k->load_error = cu.cuModuleGetFunction(&k->function, m->handle, k->name);
+    if (k->load_error) {
+        k->function = NULL;
+        return false;
+    }
     k->from = m;
     m->users++;
     return true;

@@ -8,10 +8,10 @@
  * that says so. Only waits of streams for events go across.
  *
  * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more
- * fail; "code", there is no memory for programs, "code N" so many times; "compile WORD", programs that hold the word
- * do not compile; "hang WORD", the launch of a kernel with the word in its name never ends; "sticky", the next launch
- * breaks its device's context: all calls after it fail until the process ends, and the file goes. A test that opens
- * this library itself can let one call fail: shim_fail.
+ * fail; "code", there is no memory for programs, "code N" so many times, "lazily" and "lazily N" when a kernel is
+ * asked for; "compile WORD", programs that hold the word do not compile; "hang WORD", the launch of a kernel with the
+ * word in its name never ends; "sticky", the next launch breaks its device's context: all calls after it fail until
+ * the process ends, and the file goes. A test that opens this library itself can let one call fail: shim_fail.
  *
  * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits
  * for it, odd N: as late as events and streams allow, even N: in an order drawn from N. Memory comes from
@@ -802,13 +802,13 @@ API int cuGraphExecDestroy(void *e) {
 }
 API int cuGraphDestroy(void *g) { return cuGraphExecDestroy(g); }
 
-static int no_code(void) {
-    const char *path = getenv("GENIE_SHIM_FAULTS"), *times = asked("code");
+static int no_code(const char *kind) {
+    const char *path = getenv("GENIE_SHIM_FAULTS"), *times = asked(kind);
     int left = times && *times ? atoi(times) : 0;
     if (!times || !*times) return times != NULL;
     FILE *f = left > 1 ? fopen(path, "w") : NULL;
     if (f) {
-        fprintf(f, "code %d", left - 1);
+        fprintf(f, "%s %d", kind, left - 1);
         fclose(f);
     } else remove(path);
     return 1;
@@ -821,7 +821,7 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     (void)values;
     *m = NULL;
     MAY_FAIL();
-    if (no_code()) return 2;
+    if (no_code("code")) return 2;
     if (empty()) {
         module *names = calloc(1, sizeof *names);
         *names = (module){ NULL, here, strdup(image), NULL };
@@ -896,6 +896,7 @@ API int cuModuleGetFunction(void **out, void *handle, const char *name) {
     char call[200];
     BELONGS("a module", m->of);
     MAY_FAIL();
+    if (no_code("lazily")) return 2;
     if (m->names) return empty_function(out, m, name);
     snprintf(call, sizeof call, "%s__call", name);
     function found = { dlsym(m->library, call), 0, here, m->functions, "", { 0 } };

@@ -71,14 +71,18 @@ static void a_kernel_that_does_not_compile_is_that_clients_error_alone(void) {
     gn_close(g[1]);
 }
 
-static void no_memory_for_code_is_that_clients_error_alone(void) {
+static void check_no_memory_for_code(const char *kind, bool last) {
     gn_ctx *g[2];
     float x[4] = { 0.5f, 0.5f, 0.5f, 0.5f }, out[4];
     open_two(g);
     for (int i = 0; i < 3; i++) { /* the second time no program is loaded */
-        if (i == 1) REQUIRE(ask_fault("code"));
+        if (i == 1) REQUIRE(ask_fault(kind));
         gn_tensor y = gn_data(g[0], GN_F32, GN_SHAPE(4), x), known = gn_data(g[1], GN_F32, GN_SHAPE(4), x);
-        CHECK_RESULT(gn_read(i ? gn_cosh(y) : gn_neg(y), out, sizeof out), i == 1 ? GN_OUT_OF_MEMORY : GN_OK);
+        CHECK_RESULT(gn_read(!i     ? gn_neg(y)
+                             : last ? gn_sinh(y)
+                                    : gn_cosh(y),
+                             out, sizeof out),
+                     i == 1 ? GN_OUT_OF_MEMORY : GN_OK);
         if (i == 1) CHECK(strstr(gn_last_error(g[0])->text, "no memory left for the code of kernel") != NULL);
         CHECK_RESULT(gn_read(gn_neg(known), out, sizeof out), GN_OK);
         if (i == 1) CHECK(ask_fault(NULL));
@@ -87,6 +91,11 @@ static void no_memory_for_code_is_that_clients_error_alone(void) {
     }
     gn_close(g[0]);
     gn_close(g[1]);
+}
+
+static void no_memory_for_code_is_that_clients_error_alone(void) {
+    check_no_memory_for_code("code", false);
+    check_no_memory_for_code("lazily", true);
 }
 
 /* Weights and a state make room for code, and are back when it runs. */
@@ -104,7 +113,7 @@ static void code_takes_the_place_of_what_may_come_back(void) {
         for (int i = 0; i < N; i++) y = gn_relu(gn_matmul(y, weights[(i + refused) % N]));
         y = gn_mul_c(y, 1 + refused); /* a plan and kernels of its own */
         gn_assign(sum, gn_add(sum, gn_mul_c(y, 0)));
-        snprintf(fault, sizeof fault, "code %d", refused);
+        snprintf(fault, sizeof fault, refused % 2 ? "code %d" : "lazily %d", refused);
         if (refused) REQUIRE(ask_fault(fault));
         gn_result r = gn_read(gn_add(y, sum), out, sizeof out);
         if (refused && r == GN_OUT_OF_MEMORY) r = gn_read(gn_add(y, sum), out, sizeof out);
