@@ -36288,8 +36288,8 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         gn__paying.spare = true;
         return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
     }
-    /* cancelled with its step: the next step of the plan makes it */
-    if (!e || (e == GN_CANCELLED && p->part)) return GN_OK;
+    /* cancelled with its step, or short of memory for now: the next step of the plan makes it */
+    if (!e || ((e == GN_CANCELLED || e == GN_OUT_OF_MEMORY) && p->part)) return GN_OK;
     own.result = gn__session_blame(s, e, &own);
     gn__served_plan_clear(s, p);
     p->fault = own; /* a step of this plan fails for this reason */

@@ -3280,7 +3280,8 @@ static void row_loop_begins(row_kernel *k, const bool *loads) {
             (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
     else if (k->order.parts > 1)
         put(b,
-            "  for (I from = ty / 256 * %lld, r = from + ty %% 256 * %lld; r < %lld && r < from + %lld; r += %lld) {\n",
+            "  for (I from = (I)(ty / 256) * %lld, r = from + ty %% 256 * %lld; r < %lld && r < from + %lld; r += "
+            "%lld) {\n",
             (long long)k->order.span, (long long)k->vector, (long long)k->g->n, (long long)k->order.span,
             (long long)k->vector * 256);
     else if (k->lanes == 1)
@@ -16819,10 +16820,11 @@ static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t
     return is_new;
 }
 
+/* Those cores, or copies to shared memory that are not waited for. */
 static bool needs_tensor_cores(const kernel *k) {
-    return needs_hopper(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 ||
-           strncmp(k->name, "sgemm_async", 11) == 0 || strstr(k->name, "few_times_") || strstr(k->name, "few_dot_") ||
-           strstr(k->name, "_tensor_");
+    return needs_hopper(k) || strstr(k->source, "copy_shared<") || strncmp(k->name, "tensor_", 7) == 0 ||
+           strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0 ||
+           strstr(k->name, "few_times_") || strstr(k->name, "few_dot_") || strstr(k->name, "_tensor_");
 }
 
 /* Every third, beginning at one of the first three. */

@@ -349,7 +349,7 @@ static const struct {
     { "one sum", many_in_one_sum, 1 << 28, "typedef int I;", "typedef i64 I;" },
     { "argmax", many_in_an_argmax, 1 << 28, "typedef int I;", "typedef i64 I;" },
     { "softmax", many_in_a_softmax, 1 << 28, "typedef int J;", "typedef i64 J;" },
-    { "layernorm", many_in_a_layernorm, 1 << 28, "typedef int J;", "typedef i64 J;" },
+    { "layernorm", many_in_a_layernorm, 1 << 28, "typedef int J;", "typedef i64 I;" },
     { "cross entropy", many_classes, 1 << 28, "typedef int J;", "typedef i64 J;" },
     { "embedding", many_in_an_embedding, 1 << 28, "typedef u32 I;", "typedef u64 I;" },
     { "gather", many_gathered, 1 << 28, "(u32)(i)", "(u64)(i)" },

@@ -1,14 +1,14 @@
 // sum_f32: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
-struct sum_f32_p { typedef near_sum<float> A; typedef int I; static const i64 N = 64ll, R = 4096ll, PARTS = 1ll, SPAN = 4096ll; enum { TX = 1, TY = 256, V = 8, LANES = 1, COLUMNS = 0 }; };
+struct sum_f32_p { typedef near_sum<float> A; typedef int I; static const i64 N = 64ll, R = 4096ll, PARTS = 1ll, SPAN = 4096ll; enum { TX = 1, TY = 256, V = 4, LANES = 1, COLUMNS = 0 }; };
 struct sum_f32_f { const float *a0; 
   M void take(sum_f32_p::I o, sum_f32_p::I r, sum_f32_p::A &acc) const {
-    float w0[8]; const float *p0 = a0 + ((int)((u32)(o)) * 4096);
-      vload<8>(w0, p0 + ((int)((u32)(r))));
-    float taken[8];
-    UNROLL for (int v = 0; v < 8; v++) {
+    float w0[4]; const float *p0 = a0 + ((int)((u32)(o)) * 4096);
+      vload<4>(w0, p0 + ((int)((u32)(r))));
+    float taken[4];
+    UNROLL for (int v = 0; v < 4; v++) {
       taken[v] = get(w0[v]);
     }
-    take_all<8>(acc, taken, r);
+    take_all<4>(acc, taken, r);
   }
 };
 struct sum_f32_g { float *o0; 
