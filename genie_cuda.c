@@ -16822,9 +16822,10 @@ static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t
 
 /* Those cores, or copies to shared memory that are not waited for. */
 static bool needs_tensor_cores(const kernel *k) {
-    return needs_hopper(k) || strstr(k->source, "copy_shared<") || strncmp(k->name, "tensor_", 7) == 0 ||
-           strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0 ||
-           strstr(k->name, "few_times_") || strstr(k->name, "few_dot_") || strstr(k->name, "_tensor_");
+    return needs_hopper(k) || strstr(k->source, "copy_shared<") || strstr(k->source, "conv_tensor<") ||
+           strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 ||
+           strncmp(k->name, "sgemm_async", 11) == 0 || strstr(k->name, "few_times_") || strstr(k->name, "few_dot_") ||
+           strstr(k->name, "_tensor_");
 }
 
 /* Every third, beginning at one of the first three. */
