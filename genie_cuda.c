@@ -53,7 +53,7 @@
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
  * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
  *
- * Few rows. Products of two to 24 rows of 16 bits (beyond eight: by matrices of up to 8 Mi elements) run on tensor
+ * Few rows. Products of two to 32 rows of 16 bits (beyond eight: by matrices of up to 8 Mi elements) run on tensor
  * cores whose left side is the weight: each weight is read once, straight into registers, and products of the same
  * rows, gated halves and residuals share a kernel as those of one row do, up to eight rows norms too. k is summed by a
  * number of warps that it alone says (few_warps), so a row's sums depend neither on the other rows, nor on how many
@@ -6120,10 +6120,10 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
 
-/* ---- two to 24 rows, on tensor cores ---- */
+/* ---- two to 32 rows, on tensor cores ---- */
 
 static const char few_text[] =
-    "// ---- two to 24 rows by a matrix: each weight is read once, as a row of the left side of the tensor cores' "
+    "// ---- two to 32 rows by a matrix: each weight is read once, as a row of the left side of the tensor cores' "
     "instruction; the rows are the right side's columns ----\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "template <int WORDS> M void stream_words(u32 *to, const void *p) {\n"
@@ -17148,9 +17148,9 @@ static bool evict_one(executor *x);
 static bool area_drop_one(executor *x);
 static bool packs_drop(executor *x);
 
-/* Memory that sessions give back stays in this process, so that the next one finds in it what lay there. From when a
-   second tenant takes memory of a device, all that anyone takes there is cleared first; while there is one alone,
-   nothing is ($GENIE_CUDA_SCRUB=1: it is). */
+/* Memory that sessions give back stays in this process while others are open, and they find in it what lay there. From
+   when a second tenant takes memory of a device, all that anyone takes there is cleared first; while there is one
+   alone, nothing is ($GENIE_CUDA_SCRUB=1: it is). */
 static bool device_is_cleared(executor *x) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct device *d = x->device;

@@ -1103,6 +1103,17 @@ static void bench_solve(gn_ctx *g, const struct solve_row *r) {
     job_close(&j);
 }
 
+/* The root of the mean squared error, relative to that of the values. */
+static double network_error(const uint16_t *got, const uint16_t *want, size_t n) {
+    double errors = 0, values = 0;
+    for (size_t i = 0; i < n; i++) {
+        double value = element(GN_BF16, want, i), error = element(GN_BF16, got, i) - value;
+        errors += error * error;
+        values += value * value;
+    }
+    return sqrt(errors / values);
+}
+
 /* ResNet-50 (He et al. 2015) with folded norms and drawn weights. */
 enum { RESNET_CONVS = 53 };
 typedef struct resnet {
@@ -1111,7 +1122,8 @@ typedef struct resnet {
     int n, made, count; /* convs so far, those whose filters are on the device; images */
 } resnet;
 
-static gn_tensor resnet_conv(gn_ctx *g, resnet *m, gn_tensor x, window_row r, const gn_tensor *residual, bool relu) {
+static gn_tensor resnet_conv(gn_ctx *g, void *of, gn_tensor x, window_row r, const gn_tensor *residual, bool relu) {
+    resnet *m = (resnet *)of;
     gn_shape shape = GN_SHAPE(r.filters, r.channels, r.kernel, r.kernel);
     r.groups = 1;
     float scale = sqrtf(6.f / (float)(r.channels * r.kernel * r.kernel)) * (residual ? 0.3f : 1.f);
@@ -1125,13 +1137,14 @@ static gn_tensor resnet_conv(gn_ctx *g, resnet *m, gn_tensor x, window_row r, co
     return window_conv(&r, x, m->w[m->n - 1], m->bias[m->n - 1], residual, relu);
 }
 
-static gn_tensor resnet_logits(gn_ctx *g, resnet *m) {
+/* What its convolutions lead to, means over places (n,2048): `conv` makes each with the next of its parameters. */
+typedef gn_tensor (*resnet_conv_fn)(gn_ctx *g, void *of, gn_tensor x, window_row r, const gn_tensor *residual,
+                                    bool relu);
+static gn_tensor resnet_means(gn_ctx *g, void *of, gn_tensor images, int64_t n, resnet_conv_fn conv) {
     static const int blocks[] = { 3, 4, 6, 3 };
     const gn_pool_desc half = { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } };
-    m->n = 0;
-    gn_tensor h = resnet_conv(g, m, m->images, (window_row){ .channels = 3, .filters = 64, .kernel = 7, .stride = 2 },
-                              NULL, true);
-    h = gn_pool(h, &half);
+    const window_row first = { .channels = 3, .filters = 64, .kernel = 7, .stride = 2 };
+    gn_tensor h = gn_pool(conv(g, of, images, first, NULL, true), &half);
     for (int stage = 0, from = 64; stage < 4; stage++) {
         int thin = 64 << stage, wide = 4 * thin;
         for (int b = 0; b < blocks[stage]; b++, from = wide) {
@@ -1140,12 +1153,17 @@ static gn_tensor resnet_logits(gn_ctx *g, resnet *m) {
                        near = { .channels = thin, .filters = thin, .kernel = 3, .stride = stride },
                        up = { .channels = thin, .filters = wide, .kernel = 1, .stride = 1 },
                        past = { .channels = from, .filters = wide, .kernel = 1, .stride = stride };
-            gn_tensor x = b ? h : resnet_conv(g, m, h, past, NULL, false);
-            gn_tensor t = resnet_conv(g, m, h, down, NULL, true);
-            h = resnet_conv(g, m, resnet_conv(g, m, t, near, NULL, true), up, &x, true);
+            gn_tensor x = b ? h : conv(g, of, h, past, NULL, false);
+            gn_tensor t = conv(g, of, h, down, NULL, true);
+            h = conv(g, of, conv(g, of, t, near, NULL, true), up, &x, true);
         }
     }
-    return gn_matmul(gn_mean(gn_reshape(h, GN_SHAPE(m->count, 2048, 49)), GN_AXES(2), false), m->head);
+    return gn_mean(gn_reshape(h, GN_SHAPE(n, 2048, 49)), GN_AXES(2), false);
+}
+
+static gn_tensor resnet_logits(gn_ctx *g, resnet *m) {
+    m->n = 0;
+    return gn_matmul(resnet_means(g, m, m->images, m->count, resnet_conv), m->head);
 }
 
 static void resnet_open(gn_ctx *g, resnet *m) {
@@ -1174,13 +1192,7 @@ static double resnet_error(const resnet *m, const uint16_t *logits) {
     ok_or_die(g, gn_read(resnet_logits(g, &one), want, sizeof want), "logits on the CPU");
     resnet_close(&one);
     gn_close(g);
-    double errors = 0, values = 0;
-    for (size_t i = 0; i < LOGITS; i++) {
-        double value = element(GN_BF16, want, i), error = element(GN_BF16, logits, i) - value;
-        errors += error * error;
-        values += value * value;
-    }
-    return sqrt(errors / values);
+    return network_error(logits, want, LOGITS);
 }
 
 static void bench_resnet(gn_ctx *g) {

@@ -32,17 +32,6 @@ static void network_row(const char *name, int count, int n, double *theirs, doub
     print_row(out);
 }
 
-/* The root of the mean squared error, relative to that of the values. */
-static double network_error(const uint16_t *got, const uint16_t *want, size_t n) {
-    double errors = 0, values = 0;
-    for (size_t i = 0; i < n; i++) {
-        double value = element(GN_BF16, want, i), error = element(GN_BF16, got, i) - value;
-        errors += error * error;
-        values += value * value;
-    }
-    return sqrt(errors / values);
-}
-
 /* ---- ViT-B/16 (Dosovitskiy et al. 2021), pictures of 224 x 224 ---- */
 
 enum { VIT_LAYERS = 12, VIT_DIM = 768, VIT_HEADS = 12, VIT_INNER = 3072, VIT_PLACES = 197, VIT_SIDE = 14 };
@@ -161,7 +150,8 @@ static gn_tensor trained_param(gn_ctx *g, trained *m, int i, gn_shape shape, flo
     return m->param[i];
 }
 
-static gn_tensor trained_conv(gn_ctx *g, trained *m, gn_tensor x, window_row r, const gn_tensor *residual, bool relu) {
+static gn_tensor trained_conv(gn_ctx *g, void *of, gn_tensor x, window_row r, const gn_tensor *residual, bool relu) {
+    trained *m = (trained *)of;
     gn_shape shape = GN_SHAPE(r.filters, r.channels, r.kernel, r.kernel), each = GN_SHAPE(r.filters);
     float scale = sqrtf(6.f / (float)(r.channels * r.kernel * r.kernel));
     gn_tensor w = trained_param(g, m, m->n, shape, scale, 0), gain = trained_param(g, m, m->n + 1, each, 0.1f, 1),
@@ -174,25 +164,8 @@ static gn_tensor trained_conv(gn_ctx *g, trained *m, gn_tensor x, window_row r, 
 }
 
 static gn_tensor trained_loss(gn_ctx *g, trained *m) {
-    static const int blocks[] = { 3, 4, 6, 3 };
-    const gn_pool_desc half = { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } };
-    const window_row first = { .channels = 3, .filters = 64, .kernel = 7, .stride = 2 };
     m->n = 0;
-    gn_tensor h = gn_pool(trained_conv(g, m, m->images, first, NULL, true), &half);
-    for (int stage = 0, from = 64; stage < 4; stage++) {
-        int thin = 64 << stage, wide = 4 * thin;
-        for (int b = 0; b < blocks[stage]; b++, from = wide) {
-            int stride = b || !stage ? 1 : 2;
-            window_row down = { .channels = from, .filters = thin, .kernel = 1, .stride = 1 },
-                       near = { .channels = thin, .filters = thin, .kernel = 3, .stride = stride },
-                       up = { .channels = thin, .filters = wide, .kernel = 1, .stride = 1 },
-                       past = { .channels = from, .filters = wide, .kernel = 1, .stride = stride };
-            gn_tensor x = b ? h : trained_conv(g, m, h, past, NULL, false);
-            gn_tensor t = trained_conv(g, m, h, down, NULL, true);
-            h = trained_conv(g, m, trained_conv(g, m, t, near, NULL, true), up, &x, true);
-        }
-    }
-    h = gn_mean(gn_reshape(h, GN_SHAPE(m->count, 2048, 49)), GN_AXES(2), false);
+    gn_tensor h = resnet_means(g, m, m->images, m->count, trained_conv);
     gn_tensor logits = gn_matmul(h, trained_param(g, m, m->n, GN_SHAPE(2048, 1000), 0.04f, 0));
     return gn_cross_entropy(logits, m->targets);
 }
