@@ -34977,6 +34977,7 @@ typedef struct gn__served_plan {
     uint64_t args_bytes;                   /* of its data, each rounded up to 64 */
     uint8_t role, phase;                   /* what most of its work is for */
     bool counted;                          /* among the session's plans_by */
+    bool checked;                          /* the part is whole and allowed, the ports are its: only `plan` may lack */
     bool ran, told;                        /* a step of it has ended well; the client knows what a run counts */
     uint64_t slots_seen;                   /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;                        /* as of a slot */
@@ -36248,6 +36249,7 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
     if (e) return e;
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     e = gn__served_plan_check_args(s, p, f);
+    p->checked = e == GN_OK;
     if (!e) e = gn__session_trim_plans(s, NULL, s->limit / 4);
     if (!e) e = gn__served_plan_make(s, p, s->sequence + 1, f);
     p->slots_seen = s->slot_changes;
@@ -36261,6 +36263,7 @@ static void gn__served_plan_clear(gn__session *s, gn__served_plan *p) {
     gn_free(p->ports.args);
     gn_free(p->part);
     p->part = NULL;
+    p->checked = false;
     memset(&p->ports, 0, sizeof p->ports);
 }
 
@@ -36289,7 +36292,7 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
     }
     /* cancelled with its step, or short of memory for now: the next step of the plan makes it */
-    if (!e || ((e == GN_CANCELLED || e == GN_OUT_OF_MEMORY) && p->part)) return GN_OK;
+    if (!e || ((e == GN_CANCELLED || e == GN_OUT_OF_MEMORY) && p->checked)) return GN_OK;
     own.result = gn__session_blame(s, e, &own);
     gn__served_plan_clear(s, p);
     p->fault = own; /* a step of this plan fails for this reason */
