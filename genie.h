@@ -10404,7 +10404,12 @@ typedef struct gn__kernels {
         }                                                                                                   \
         GN__DOT_END(T, 8, l, l, l, ONE)                                                                     \
     }
-#define GN__DOT_NO_PIECES(T, W, WIDE, ONE)
+#define GN__DOT_PIECES_F32(T, W, WIDE, ONE)                     \
+    if (ldx == GN__PIECE && ldb == GN__PIECE && k == GN__PIECE) \
+    GN__DOT_ROWS(T, W, 8, GN__PIECE, GN__PIECE, GN__PIECE, WIDE, ONE, GN__DOT_FETCH(8 * l, 4))
+#define GN__DOT_PIECES_F64(T, W, WIDE, ONE)                           \
+    if (ldx == GN__PIECE64 && ldb == GN__PIECE64 && k == GN__PIECE64) \
+    GN__DOT_ROWS(T, W, 4, GN__PIECE64, GN__PIECE64, GN__PIECE64, WIDE, ONE, GN__DOT_FETCH(4 * l, 4))
 /* The pieces side by side: as many chains of additions. */
 #define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)                                                \
     attribute static double gn__sum_##name(const void *from) {                                               \
@@ -10686,7 +10691,7 @@ typedef struct gn__kernels {
     GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                                   \
     GN__DEFINE_MAPS(S, attribute, W)                                                                  \
     GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                                        \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE, GN__DOT_NO_PIECES) \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE, GN__DOT_PIECES_F64) \
     GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)                \
     GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S)          \
     GN__DEFINE_AXPY(S, attribute, W)                                                                  \
@@ -10699,7 +10704,7 @@ typedef struct gn__kernels {
 /* of 8 lanes, which no wider vector changes */
 #define GN__DEFINE_DOTS(S, attribute, W)                                                                 \
     GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE, \
-                   GN__DOT_NO_PIECES)                                                                    \
+                   GN__DOT_PIECES_F32)                                                                    \
     GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE, float, GN__WIDE)
 #define GN__DEFINE_HALVES(name, WIDE, ONE, PIECES)                                       \
     GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE, PIECES) \
@@ -13992,16 +13997,10 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
 
 /* results of a task; how long the few may be to be made once, for all tasks */
 enum { GN__GEMV_N = 2048, GN__GEMV_DEEP = 1 << 18 };
-enum { GN__GEMV_STREAM = 1 << 21, GN__GEMV_AHEAD = 4096 }; /* bytes */
+enum { GN__GEMV_STREAM = 1 << 21 }; /* bytes */
 
-/* Of pieces that are read side by side, what lies behind them is fetched into the first-level cache: no hardware sees
- * one stream in them. (Of halves the kernel does so.) Not where the other side is as long, and read once: pieces one by
- * one are then quicker. */
-static void gn__fetch_ahead(const char *p, int64_t bytes) {
-    gn__fetch_lines((const char *)((uintptr_t)p + GN__GEMV_AHEAD), bytes);
-}
-
-/* Results [col, col + n) along rows: four rows at a time, one by four pieces, or piece by piece. */
+/* Results [col, col + n) along rows: four rows at a time, one by many pieces, or, where the other side is as long and
+   read once, piece by piece. */
 static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     double room[GN__GEMV_TERMS], few[GN__GEMV_TERMS];
     gn_dtype d = j->g->dtype;
@@ -14024,8 +14023,6 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
                     m = j->streams && j->n < 8 ? 1 : GN__MAX((terms - q) / piece, 1);
-                    if (j->streams && j->n >= 8 && bytes > 2)
-                        gn__fetch_ahead(b + q * bytes, GN__MIN(terms - q, m * piece) * bytes);
                     gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
                                  GN__MIN(terms - q, piece));
                 }
