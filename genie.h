@@ -10686,25 +10686,25 @@ typedef struct gn__kernels {
 #define GN__DEFINE_MICROS(S, attribute, W, MR, NV)                            \
     GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD) \
     GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD)
-#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                                   \
-    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                                          \
-    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                                   \
-    GN__DEFINE_MAPS(S, attribute, W)                                                                  \
-    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                                        \
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                                    \
+    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                                           \
+    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                                    \
+    GN__DEFINE_MAPS(S, attribute, W)                                                                   \
+    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                                         \
     GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE, GN__DOT_PIECES_F64) \
-    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)                \
-    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S)          \
-    GN__DEFINE_AXPY(S, attribute, W)                                                                  \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                           \
-    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                                     \
-    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)                   \
+    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)                 \
+    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S)           \
+    GN__DEFINE_AXPY(S, attribute, W)                                                                   \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                            \
+    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                                      \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)                    \
     GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
 #define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
     GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
 /* of 8 lanes, which no wider vector changes */
 #define GN__DEFINE_DOTS(S, attribute, W)                                                                 \
     GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE, \
-                   GN__DOT_PIECES_F32)                                                                    \
+                   GN__DOT_PIECES_F32)                                                                   \
     GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE, float, GN__WIDE)
 #define GN__DEFINE_HALVES(name, WIDE, ONE, PIECES)                                       \
     GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE, PIECES) \
@@ -12341,32 +12341,63 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 #pragma GCC push_options
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
-/* y = x - sub; y = x / by; the largest, NaN if there is one */
-static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;
-}
-/* y = (x - sub) mul; then y gain and y + bias, where they are given */
-static void gn__affine_f64(double *y, const double *x, double sub, double mul, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;
-}
-static void gn__gain_f64(double *restrict y, const double *gain, const double *bias, int64_t n) {
-    for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];
-    for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];
-}
-static void gn__squares_apart_f64(double *restrict x, const double *y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) x[i] = (x[i] - y[i]) * (x[i] - y[i]);
-}
-static void gn__squares_f64(double *y, const double *x, double sub, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);
-}
+typedef struct gn__maps64 {
+    void (*minus)(double *y, const double *x, double sub, int64_t n);   /* y = x - sub */
+    void (*squares)(double *y, const double *x, double sub, int64_t n); /* y = (x - sub)^2 */
+    void (*squares_apart)(double *x, const double *y, int64_t n);       /* x = (x - y)^2 */
+    /* y = (x - sub) mul; then y gain and y + bias, where they are given */
+    void (*affine)(double *y, const double *x, double sub, double mul, const double *gain, const double *bias,
+                   int64_t n);
+} gn__maps64;
+#define GN__DEFINE_MAPS64(S, attribute)                                                                            \
+    attribute static void gn__minus_##S(double *y, const double *x, double sub, int64_t n) {                       \
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;                                                         \
+    }                                                                                                              \
+    attribute static void gn__squares_##S(double *y, const double *x, double sub, int64_t n) {                     \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);                                        \
+    }                                                                                                              \
+    attribute static void gn__squares_apart_##S(double *restrict x, const double *y, int64_t n) {                  \
+        for (int64_t i = 0; i < n; i++) x[i] = (x[i] - y[i]) * (x[i] - y[i]);                                      \
+    }                                                                                                              \
+    attribute static void gn__affine64_##S(double *y, const double *x, double sub, double mul, const double *gain, \
+                                           const double *bias, int64_t n) {                                        \
+        if (gain && bias) {                                                                                        \
+            for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul * gain[i] + bias[i];                         \
+            return;                                                                                                \
+        }                                                                                                          \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                                 \
+        for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];                                                   \
+        for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];                                                   \
+    }
+GN__SMALL_BEGIN
+GN__DEFINE_MAPS64(base, )
+GN__SMALL_END
+#if GN__X86
+GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_MAPS64
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+static const gn__maps64 *gn__maps64_of(const gn__pool *p) {
+#define GN__MAPS64(S) \
+    { gn__minus_##S, gn__squares_##S, gn__squares_apart_##S, gn__affine64_##S }
+    static const gn__maps64 sets[2] = {
+        GN__MAPS64(base),
+#if GN__X86
+        GN__MAPS64(avx2),
+#endif
+    };
+#undef GN__MAPS64
+    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2];
+}
 
 enum { GN__SOFTMAX_LOG = 1 }; /* gn__lines kind */
 
 static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, void *room) {
     const double *x = (const double *)(const void *)p;
+    const gn__maps64 *maps = gn__maps64_of(j->c->pool);
     double *y = (double *)(void *)o, e[GN__CHUNK], top = gn__kernels_of(j->c->pool)->top64(x, j->n, 1);
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
@@ -12374,17 +12405,17 @@ static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, voi
     for (int64_t i = 0, m; i < j->n; i += m) {
         m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
         double *to = j->kind == GN__SOFTMAX_LOG ? e : y + i;
-        gn__minus_f64(e, x + i, top, m);
+        maps->minus(e, x + i, top, m);
         gn__exp_f64(j->c->pool, to, e, m);
         gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, to, m);
     }
     double sum = gn__tree_sum(&sums);
     if (j->kind != GN__SOFTMAX_LOG) {
-        gn__affine_f64(y, y, 0, 1 / sum, j->n);
+        maps->affine(y, y, 0, 1 / sum, NULL, NULL, j->n);
         return;
     }
-    gn__minus_f64(y, x, top, j->n);
-    gn__minus_f64(y, y, log(sum), j->n);
+    maps->minus(y, x, top, j->n);
+    maps->minus(y, y, log(sum), j->n);
 }
 
 /* f32, f16 and bf16: in f32, in `room` (n floats) or where they lie. */
@@ -12557,6 +12588,7 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
     const gn__kernels *k = gn__kernels_of(c->pool);
     const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
+    const gn__maps64 *maps = gn__maps64_of(c->pool);
     double x[GN__CHUNK], g[GN__CHUNK], b[GN__CHUNK], *y = (double *)(void *)o;
     int64_t n = j->n;
     gn__tree sums, squares;
@@ -12568,15 +12600,25 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__squares_f64(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
+        maps->squares(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
         gn__pieces_f64(k, &squares, x, m);
     }
     double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + gn__word_f64(c->attrs[0]));
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__affine_f64(y + i, gn__chunk_f64(&j->in, p, i, x, m), mean, scale, m);
-        gn__gain_f64(y + i, gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
+        maps->affine(y + i, gn__chunk_f64(&j->in, p, i, x, m), mean, scale,
+                     gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
                      bias ? gn__chunk_f64(bias, bias->p, i, b, m) : NULL, m);
+    }
+}
+
+/* Adds the squares of n elements to a tree, of which each piece is added up before it is rounded. */
+static void gn__pieces_dot_f32(const gn__kernels *k, gn__tree *t, const float *x, int64_t n) {
+    for (int64_t i = 0, m; i < n; i += m * GN__PIECE) {
+        float s[4] = { 0 };
+        m = GN__MAX(GN__MIN((n - i) / GN__PIECE, 4), 1);
+        k->dot(s, x + i, GN__PIECE, x + i, GN__PIECE, m, GN__MIN(n - i, (int64_t)GN__PIECE));
+        for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l], 1);
     }
 }
 
@@ -12590,17 +12632,17 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
     double average = gn__sum_f32(k, x, n) / (double)n;
     float mean = (float)average;
-    gn__tree squares;
-    squares.n = 0, squares.depth = 0;
-    k->affine(y, x, n, mean, 1);
-    /* what rounding the mean to f32 has left; of f32 what rounding the differences has, too */
-    double off = j->in.dtype == GN_F32 ? gn__sum_f32(k, y, n) / (double)n : average - (double)mean;
-    for (int64_t i = 0, m; i < n; i += m * GN__PIECE) {
-        float s[4] = { 0 };
-        m = GN__MAX(GN__MIN((n - i) / GN__PIECE, 4), 1);
-        k->dot(s, y + i, GN__PIECE, y + i, GN__PIECE, m, GN__MIN(n - i, (int64_t)GN__PIECE));
-        for (int64_t l = 0; l < m; l++) gn__tree_add(&squares, (double)s[l], 1);
+    bool whole = j->in.dtype == GN_F32;
+    gn__tree squares, rests;
+    squares.n = rests.n = 0, squares.depth = rests.depth = 0;
+    for (int64_t i = 0; i < n; i += GN__CHUNK) {
+        int64_t left = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        k->affine(y + i, x + i, left, mean, 1);
+        if (whole) gn__pieces_f32(k, &rests, y + i, left);
+        gn__pieces_dot_f32(k, &squares, y + i, left);
     }
+    /* what rounding the mean to f32 has left; of f32 what rounding the differences has, too */
+    double off = whole ? gn__tree_sum(&rests) / (double)n : average - (double)mean;
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
     float scale = (float)(1.0 / sqrt((variance > 0           ? variance
                                       : variance != variance ? variance
@@ -16427,7 +16469,7 @@ static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t 
             gn__widen_f64(x, s + summed, m - summed);
         } else {
             gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-            gn__minus_f64(x, x, top, m);
+            gn__maps64_of(pool)->minus(x, x, top, m);
             gn__exp_f64(pool, x, x, m);
         }
         gn__pieces_f64(k, &sums, x, m - summed);
@@ -16494,7 +16536,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
                          sb, m);
             have += m;
             if (have < GN__CHUNK && (row + 1 < n / inner || i + m < inner)) continue;
-            gn__squares_apart_f64(x, y, have);
+            gn__maps64_of(c->pool)->squares_apart(x, y, have);
             gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, have);
             have = 0;
         }
@@ -28112,21 +28154,21 @@ enum { GN__TILE_ROOM = 24 << 10, GN__TILE_REG = 2 << 10 };
 /* So many times that where one instruction reads and writes memory itself: with nothing left for the next instruction,
    what counts is how seldom the streams from memory are interrupted. 8 changes nothing more. */
 enum { GN__TILE_LONG = 2 };
-
-/* n elements (a multiple of GN__TILE_STEP) of y = x op b, or b op x, for b that is the same everywhere. */
-typedef void (*gn__by_fn)(uint32_t kind, void *y, const void *x, const void *b, int64_t n);
+/* The least elements of a tile where operands are broadcast along rows and tiles end with them: what is the same for a
+   whole tile is not written out. */
+enum { GN__TILE_RUN = 256 };
 
 typedef struct gn__loop {
     gn__run *run;
     const gn_kernel_step *step;
     gn_view out;
-    size_t reg_bytes; /* of one register: they lie side by side, so that they spread over all sets of a cache */
-    int narrow;       /* bytes of each element of registers that hold elements as they lie in memory, 0: they do not */
-    int64_t tile;     /* elements */
-    uint64_t stored;  /* gn__loop_stored */
-    uint64_t linked;  /* bit i: gn__loop_links */
-    gn__by_fn by;     /* of a loop of one instruction whose operand `fixed` is the same for all elements, or NULL */
-    uint32_t fixed;
+    size_t reg_bytes;  /* of one register: they lie side by side, so that they spread over all sets of a cache */
+    int narrow;        /* bytes of each element of registers that hold elements as they lie in memory, 0: they do not */
+    int64_t tile;      /* elements */
+    uint64_t stored;   /* gn__loop_stored */
+    uint64_t linked;   /* bit i: gn__loop_links */
+    uint64_t runs;     /* bit i: load i shows one element to each tile */
+    uint64_t held;     /* bit i: register i holds one value for a whole tile */
     bool streams;      /* the result is larger than caches: it is written past them */
     bool fetches;      /* gn__ahead_fetch: not where small elements are streamed, which takes twice as long with it, nor
                           where all that is read and made stays in a cache */
@@ -28513,9 +28555,25 @@ GN__DEFINE_BY(i32, uint32_t, gn__word8,
 #undef GN__BY
 #endif
 
-static void gn__loop_by(const gn__loop *j, const gn_instr *in, void *y, const void *const *x, int64_t n) {
+/* Whether an instruction was done so. held: gn__loop.held */
+static bool gn__loop_by(const gn_instr *in, gn__isa isa, uint64_t held, void *y, const void *const *x, int64_t n) {
+#if GN__X86
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
-    j->by(2u * in->op + (j->fixed == 0), y, x[!j->fixed], x[j->fixed], whole);
+    gn_dtype d = (gn_dtype)in->out_dtype;
+    bool arithmetic =
+             in->op == GN_OP_ADD || in->op == GN_OP_SUB || in->op == GN_OP_MUL || (in->op == GN_OP_DIV && d != GN_I32),
+         first = in->src[0] < 64 && held >> in->src[0] & 1, second = in->src[1] < 64 && held >> in->src[1] & 1;
+    if (isa < GN__ISA_AVX2 || !arithmetic || first == second || in->in_dtype != d) return false;
+    uint32_t kind = 2u * in->op + first;
+    if (d == GN_F32) gn__by_f32(kind, y, x[first], x[!first], whole);
+    else if (d == GN_F64) gn__by_f64(kind, y, x[first], x[!first], whole);
+    else if (d == GN_I32) gn__by_i32(kind, y, x[first], x[!first], whole);
+    else return false;
+    return true;
+#else
+    (void)in, (void)isa, (void)held, (void)y, (void)x, (void)n;
+    return false;
+#endif
 }
 
 /* Short ops of f32 of which each takes the result of the one before it: a chain, whose value stays in vector registers.
@@ -28523,6 +28581,7 @@ static void gn__loop_by(const gn__loop *j, const gn_instr *in, void *y, const vo
 typedef struct gn__chained {
     const float *with; /* the other operand; of SQUARE and RELU anything */
     uint32_t kind;     /* twice the op, and one more where the value is the second operand */
+    bool held;         /* the other operand is one number */
 } gn__chained;
 enum { GN__CHAIN_MOST = 16 };
 #if GN__X86
@@ -28569,7 +28628,8 @@ GN__DEFINE_WIDE_CHOICE(max)
         vec y[V], w[V];                                                                                                \
         GN__UNROLL for (int z = 0; z < V; z++) y[z] = *(const vec *)(const void *)(from + i + z * W);                  \
         for (; n--; l++) {                                                                                             \
-            GN__UNROLL for (int z = 0; z < V; z++) w[z] = *(const vec *)(const void *)(l->with + i + z * W);           \
+            const float *with = l->with + (l->held ? 0 : i);                                                           \
+            GN__UNROLL for (int z = 0; z < V; z++) w[z] = *(const vec *)(const void *)(with + z * W);                  \
             switch (l->kind) {                                                                                         \
                 GN__LINK(ADD, V, vec##_add)                                                                            \
                 GN__LINK(SUB, V, vec##_sub)                                                                            \
@@ -28629,8 +28689,8 @@ static uint32_t gn__loop_chain(const gn__loop *j, uint32_t i) {
 }
 
 /* The n instructions of a chain on a tile of `elements`. past: the result is written past the caches. */
-static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *const *now, char *y, int64_t elements,
-                             bool past) {
+static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *const *now, uint64_t held, char *y,
+                             int64_t elements, bool past) {
 #if GN__X86
     gn__chained links[GN__CHAIN_MOST];
     int64_t whole = (elements + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1), i = 0;
@@ -28638,14 +28698,15 @@ static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *
     const float *from = (const float *)(const void *)now[in->src[0]];
     for (uint32_t k = 0; k < n; k++) {
         uint32_t alone = gn__ops[in[k].op].most == 1, turned = k && !alone && in[k].src[0] != in[k - 1].dst;
-        const char *with = now[in[k].src[alone ? 0 : !turned]];
-        links[k] = (gn__chained){ alone ? from : (const float *)(const void *)with, 2u * in[k].op + turned };
+        uint16_t other = in[k].src[alone ? 0 : !turned];
+        links[k] = (gn__chained){ alone ? from : (const float *)(const void *)now[other], 2u * in[k].op + turned,
+                                  !alone && other < 64 && held >> other & 1 };
     }
     for (; isa == GN__ISA_AVX512 && i + 128 <= whole; i += 128) gn__chain_block_avx512(to, from, links, n, i, past);
     for (; isa == GN__ISA_AVX512 && i < whole; i += 32) gn__chain_step_avx512(to, from, links, n, i, past);
     for (; i < whole; i += 32) gn__chain_block_avx2(to, from, links, n, i, past);
 #else
-    (void)isa, (void)in, (void)n, (void)now, (void)y, (void)elements, (void)past;
+    (void)isa, (void)in, (void)n, (void)now, (void)held, (void)y, (void)elements, (void)past;
 #endif
 }
 
@@ -28661,8 +28722,9 @@ static char *gn__flat_place(const gn_view *v, bool narrow, char *p, int64_t at, 
 }
 
 /* Constants, and inputs of one element, are filled in once for all tiles of a range. */
-GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
+GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char **own) {
     const gn_layout *l = &j->run->plan->layout;
+    memset((void *)(own + 2 * j->step->regs), 0, j->step->regs * sizeof *own);
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *load = &l->loads[j->step->load + i];
         size_t width = j->narrow ? (size_t)j->narrow : gn__compute_bytes((gn_dtype)load->dtype);
@@ -28697,13 +28759,29 @@ static bool gn__cast_to_truths(gn__isa isa, const gn_instr *in) {
            gn__dtypes[in->in_dtype].compute < GN__I64;
 }
 
-/* One tile's inputs; `now` holds where each register is during it: in its own memory, or where the tensor lies. to:
-   where what is loaded goes instead, since it is the result; or NULL. */
+/* An input that shows one element to each tile is loaded once for all tiles of a run; *seen: the element that `to`
+   holds. */
+static void gn__loop_load_run(const gn__loop *j, const gn_load *load, char **seen, int64_t at, int64_t n, char *to) {
+    const gn_view *v = &load->view;
+    int last = v->rank - 1;
+    char *from = j->run->plan->base[load->base] + v->offset,
+         *element = from + gn__view_offset(v, last, at / v->dims[last]) * (int64_t)gn__bytes_of((gn_dtype)load->dtype);
+    if (*seen != element) gn__load_flat(v, j->narrow != 0, from, at, n, to);
+    *seen = element;
+}
+
+/* One tile's inputs; `now` holds where each register is during it: in its own memory, or where the tensor lies. Behind
+   it is kept what gn__loop_load_run has seen. to: where what is loaded goes instead, since it is the result; or NULL. */
 static void gn__loop_loads(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n, char *to,
                            gn__ahead *ahead) {
     const gn_kernel_step *step = j->step;
     for (uint32_t i = 0; i < step->n_loads; i++) {
         const gn_load *load = &j->run->plan->layout.loads[step->load + i];
+        if (i < 64 && j->runs >> i & 1) {
+            now[load->reg] = own[load->reg];
+            gn__loop_load_run(j, load, &now[step->regs + load->reg], at, n, own[load->reg]);
+            continue;
+        }
         char *from = load->constant ? NULL : j->run->plan->base[load->base] + load->view.offset;
         char *place = load->constant ? NULL : gn__flat_place(&load->view, j->narrow != 0, from, at, n);
         now[load->reg] = place ? place : own[load->reg];
@@ -28875,7 +28953,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
             bool ends = i + chain > last, past = ends && j->streams && n % GN__TILE_STEP == 0;
             char *y = ends && (lands || past) ? to : own[dst];
             if (j->fetches) gn__ahead_fetch(&ahead, i, i + chain, step->n_instrs);
-            gn__loop_chained(isa, &instrs[i], chain, now, y, n, past);
+            gn__loop_chained(isa, &instrs[i], chain, now, j->held, y, n, past);
             now[dst] = y;
             if (past) return GN_OK;
             i += chain - 1;
@@ -28895,8 +28973,8 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
 #endif
         if (kept && lands && x[0] != to) memcpy(to, x[0], (size_t)bytes);
         else if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
-        else if (j->by) gn__loop_by(j, in, now[in->dst], x, n);
-        else if (!kept) r = gn__loop_instr(in, isa, i == last || (i < 64 && j->stored >> i & 1), now[in->dst], x, n);
+        else if (!kept && !gn__loop_by(in, isa, j->held, now[in->dst], x, n))
+            r = gn__loop_instr(in, isa, i == last || (i < 64 && j->stored >> i & 1), now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
             return r;
@@ -28933,7 +29011,7 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
 
 static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn__loop *j = (gn__loop *)arg;
-    char *raw = (char *)gn_alloc((size_t)j->step->regs * (j->reg_bytes + 2 * sizeof(char *)) + 64);
+    char *raw = (char *)gn_alloc((size_t)j->step->regs * (j->reg_bytes + 3 * sizeof(char *)) + 64);
     if (!raw) {
         gn__loop_fail(j, begin, GN_OUT_OF_MEMORY, j->step->node);
         return;
@@ -28982,12 +29060,49 @@ static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *step)
     return width * GN__TILE_N;
 }
 
+/* Whether a collapsed view shows each of its elements several times, one after the other. */
+static bool gn__view_runs(const gn_view *v) { return v->rank > 1 && v->strides[v->rank - 1] == 0; }
+
+/* Shortens tiles so that each lies within a run of equal elements, of those loads that have such, unless runs are too
+   short. */
+static void gn__loop_find_runs(gn__loop *j) {
+    const gn_layout *l = &j->run->plan->layout;
+    const gn_kernel_step *step = j->step;
+    int64_t run = 0, n;
+    uint64_t runs = 0;
+    for (uint32_t i = 0; i < step->n_loads && i < 64; i++) {
+        const gn_load *load = &l->loads[step->load + i];
+        bool kept = !load->constant && gn__view_runs(&load->view);
+        for (uint32_t k = 0; k < step->n_instrs && kept; k++) kept = l->instrs[step->instr + k].dst != load->reg;
+        if (!kept) continue;
+        runs |= (uint64_t)1 << i;
+        for (int64_t b = load->view.dims[load->view.rank - 1], rest; b; b = rest) { /* what divides all runs */
+            rest = run % b;
+            run = b;
+        }
+    }
+    for (n = GN__MIN(j->tile, run) & ~(int64_t)(GN__TILE_STEP - 1); n >= GN__TILE_RUN && run % n;) n -= GN__TILE_STEP;
+    if (n < GN__TILE_RUN || (j->narrow && n < j->tile / 2)) return;
+    j->tile = n;
+    j->runs = runs;
+}
+
+static uint64_t gn__loop_held(const gn__loop *j) {
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < j->step->n_loads; i++) {
+        const gn_load *load = &j->run->plan->layout.loads[j->step->load + i];
+        bool one = load->constant || gn__view_is_one(&load->view) || (i < 64 && j->runs >> i & 1);
+        if (one && load->reg < 64) held |= (uint64_t)1 << load->reg;
+    }
+    return held;
+}
+
 /* Whether a loop is one instruction that reads its inputs and writes its result where they lie. */
 static bool gn__loop_is_plain(const gn_layout *l, const gn_kernel_step *step, gn_dtype out, size_t narrow) {
     bool plain = step->n_instrs == 1 && gn__dtypes[out].narrow == (narrow != 0);
     for (uint32_t i = 0; i < step->n_loads && plain; i++) {
         const gn_load *load = &l->loads[step->load + i];
-        plain = load->constant || gn__view_is_one(&load->view) ||
+        plain = load->constant || gn__view_is_one(&load->view) || gn__view_runs(&load->view) ||
                 (gn__dtypes[load->dtype].narrow == (narrow != 0) && gn__view_is_dense(&load->view));
     }
     return plain;
@@ -29008,29 +29123,6 @@ static int64_t gn__loop_tile_n(const gn_layout *l, const gn_kernel_step *step, s
     return n;
 }
 
-/* gn__loop.by of a loop that is plain. */
-static void gn__loop_find_by(gn__loop *j) {
-#if GN__X86
-    const gn_layout *l = &j->run->plan->layout;
-    const gn_instr *in = &l->instrs[j->step->instr];
-    uint8_t compute = gn__dtypes[in->in_dtype].compute;
-    bool arithmetic =
-        in->op == GN_OP_ADD || in->op == GN_OP_SUB || in->op == GN_OP_MUL || (in->op == GN_OP_DIV && compute < GN__I32);
-    if (j->run->cpu->pool.isa < GN__ISA_AVX2 || !arithmetic || in->src[0] == in->src[1]) return;
-    for (uint32_t i = 0; i < j->step->n_loads; i++) {
-        const gn_load *load = &l->loads[j->step->load + i];
-        if (!load->constant && !gn__view_is_one(&load->view)) continue;
-        j->fixed = in->src[1] == load->reg;
-        j->by = compute == GN__F32   ? gn__by_f32
-                : compute == GN__F64 ? gn__by_f64
-                : compute == GN__I32 ? gn__by_i32
-                                     : NULL;
-    }
-#else
-    (void)j;
-#endif
-}
-
 static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = { .run = r,
                    .step = step,
@@ -29045,7 +29137,8 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
     int64_t longer = plain ? GN__TILE_LONG : 1;
     j.reg_bytes *= (size_t)longer;
     j.tile = gn__loop_tile_n(&r->plan->layout, step, gn__bytes_of(j.out.dtype), (size_t)j.narrow, longer);
-    if (plain && !j.narrow) gn__loop_find_by(&j);
+    gn__loop_find_runs(&j);
+    j.held = gn__loop_held(&j);
     for (uint32_t i = 0; i < 64 && i < step->n_instrs && GN__X86 && r->cpu->pool.isa >= GN__ISA_AVX2 && !j.narrow; i++)
         if (gn__loop_links(r->plan->layout.instrs + step->instr, i, step->n_instrs)) j.linked |= (uint64_t)1 << i;
     return j;
@@ -29155,9 +29248,11 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
 static void gn__loop_make(void *arg, char *to, int64_t at, int64_t n) {
     gn__loop *j = (gn__loop *)arg, here = *j;
     size_t regs = here.step->regs;
-    char *raw = (char *)gn_alloc(regs * (here.reg_bytes + 2 * sizeof(char *)) + 64);
+    char *raw = (char *)gn_alloc(regs * (here.reg_bytes + 3 * sizeof(char *)) + 64);
     uint32_t node = here.step->node;
     here.out.p = (char *)((uintptr_t)to - (uintptr_t)(at * (int64_t)gn__bytes_of(here.out.dtype)));
+    here.runs = 0; /* tiles begin anywhere */
+    here.held = gn__loop_held(&here);
     gn_result r = raw ? GN_OK : GN_OUT_OF_MEMORY;
     char *mem = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     char **own = (char **)(void *)(mem + regs * here.reg_bytes), **now = own + regs;
