@@ -28129,11 +28129,14 @@ static gn_result gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *me
     const gn_part *p = r->plan->part;
     uint32_t n = gn__run_held(r, memory);
     for (uint32_t i = 0; i < p->n_outs; i++) {
-        const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
-        size_t element = gn__bytes_of((gn_dtype)p->nodes[p->outs[i]].dtype), bytes = gn__part_bytes(p, p->outs[i]);
+        const gn_lay *v = &r->plan->layout.lay[p->outs[i]],
+                     *a = &r->plan->layout.lay[v->base]; /* may be a reshape of a */
+        size_t element = gn__bytes_of((gn_dtype)p->nodes[v->base].dtype), bytes = gn__part_bytes(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
-        char **base = &r->plan->base[p->outs[i]];
-        if (a->place != GN_PLACE_BLOCK || !gn__view_is_dense(&a->view)) continue;
+        char **base = &r->plan->base[v->base];
+        bool whole = gn__view_is_dense(&v->view) && gn__view_is_dense(&a->view) && v->view.offset == 0 &&
+                     gn__part_bytes(p, v->base) == bytes;
+        if (a->place != GN_PLACE_BLOCK || !whole) continue;
         bool usable = host && outs[i].bytes == bytes && ((uintptr_t)host & (element - 1)) == 0;
         if (usable && !gn__held_touches(memory, n, host, bytes)) *base = (char *)outs[i].host;
         if (host || !outs[i].keep || !bytes || *base != r->cpu->block + a->offset) continue;

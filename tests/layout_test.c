@@ -495,6 +495,32 @@ TEST(values_kept_step_by_step_take_no_new_pages_of_the_system) {
     free(out);
 }
 
+/* Results that are reshapes of one kernel's lie where they are wanted; two of one kernel's are still two values, and a
+   part of it is a value of its own. */
+TEST(reshapes_of_one_result_are_values_of_their_own) {
+    enum { ROWS = 24, COLUMNS = 64, ALL = ROWS * COLUMNS };
+    static float in[ALL], out[4][ALL], direct[2][ALL];
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (int i = 0; i < ALL; i++) in[i] = (float)((i * 37) % 101) * 0.05f;
+    gn_tensor x = gn_state(g, GN_F32, GN_SHAPE(ROWS, COLUMNS), in, "x");
+    for (int turn = 0; turn < 3; turn++) {
+        gn_tensor y = gn_softmax(x, 1), flat = gn_reshape(y, GN_SHAPE(ALL)),
+                  tall = gn_reshape(y, GN_SHAPE(COLUMNS, ROWS)), part = gn_slice(flat, 0, COLUMNS, 2 * COLUMNS, 1),
+                  all[4] = { flat, y, tall, part };
+        CHECK_RESULT(gn_realize(all + turn, 4 - turn), GN_OK);
+        for (int i = 0; i < 4; i++) CHECK_RESULT(gn_read(all[i], out[i], sizeof *out / (i == 3 ? ROWS : 1)), GN_OK);
+        CHECK(memcmp(out[0], out[1], sizeof *out) == 0 && memcmp(out[0], out[2], sizeof *out) == 0);
+        CHECK(memcmp(out[0] + COLUMNS, out[3], COLUMNS * sizeof **out) == 0);
+        CHECK(fabs(out[0][0] - out[0][COLUMNS]) < 1 && out[0][0] > 0 && out[0][ALL - 1] < 1);
+        gn_step(g);
+    }
+    gn_tensor y = gn_softmax(x, 1);
+    CHECK_RESULT(gn_read(gn_reshape(y, GN_SHAPE(ALL)), direct[0], sizeof *direct), GN_OK);
+    CHECK_RESULT(gn_read(gn_softmax(x, 1), direct[1], sizeof *direct), GN_OK);
+    CHECK(memcmp(direct[0], direct[1], sizeof *direct) == 0 && memcmp(direct[0], out[0], sizeof *direct) == 0);
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(every_result_lies_in_the_first_hole_that_holds_it),
@@ -507,6 +533,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(products_step_by_step_take_no_new_pages_of_the_system),
         TEST_ENTRY(values_kept_step_by_step_take_no_new_pages_of_the_system),
         TEST_ENTRY(sizes_saturate),
+        TEST_ENTRY(reshapes_of_one_result_are_values_of_their_own),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
