@@ -1065,8 +1065,11 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options) {
     fprintf(f, "#include \"cuda_shim.h\"\n%s", p->source);
     write_calls(f, p->source);
     fclose(f);
+    // A load or store of a place that is no multiple of its size, for which a GPU gives the device up, is an illegal
+    // instruction here.
     snprintf(command, sizeof command,
-             "%s -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -fPIC -shared -w -I%s -o %s %s >%s.log 2>&1",
+             "%s -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -fsanitize=alignment "
+             "-fsanitize-undefined-trap-on-error -fPIC -shared -w -I%s -o %s %s >%s.log 2>&1",
              compiler ? compiler : "c++", folder, made, source, source);
     int r = system(command);
     if (r == 0) r = rename(made, p->path);

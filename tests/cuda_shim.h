@@ -33,10 +33,10 @@ extern "C" void shim_init(struct shim_state *state) { shim = state; }
 #define blockIdx (shim->block)
 #define gridDim (shim->grid)
 
-struct uint2 {
+struct __attribute__((aligned(8))) uint2 {
     unsigned x, y;
 };
-struct uint4 {
+struct __attribute__((aligned(16))) uint4 {
     unsigned x, y, z, w;
 };
 
