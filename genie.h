@@ -21299,11 +21299,61 @@ typedef struct gn__solve_job {
             for (int64_t i = 0; i < n; i++) to[i] -= by * x[i];                                                  \
         }                                                                                                        \
     }
+
+/* A triangle and its right sides in the order of substitution: strides are negative where the last row is the first. */
+typedef struct gn__substitution {
+    const double *m;
+    double *y;
+    int64_t down, across, pitch, n; /* of m, of m, of y; columns of y */
+    bool ones;                      /* on the diagonal */
+} gn__substitution;
+
+/* R rows from `at` on: what was found before them is taken from their sums in registers, several columns at a time;
+   then they are found one after the other. Each number is subtracted from in the order of rows. */
+#define GN__SOLVE_ROWS(T, V, R)                                                                               \
+    for (const int64_t w = sizeof(T) / sizeof *y; c + V * w <= t->n; c += V * w) {                            \
+        const double *x = t->y + c, *f = t->m + at * t->down;                                                 \
+        T acc[R][V];                                                                                          \
+        y = t->y + at * t->pitch + c;                                                                         \
+        GN__UNROLL for (int r = 0; r < R; r++) {                                                              \
+            GN__UNROLL for (int v = 0; v < V; v++) acc[r][v] = *(const T *)(y + r * t->pitch + v * w);        \
+        }                                                                                                     \
+        for (int64_t p = 0; p < at; p++, x += t->pitch, f += t->across) {                                     \
+            GN__UNROLL for (int r = 0; r < R; r++) {                                                          \
+                GN__UNROLL for (int v = 0; v < V; v++) acc[r][v] -= f[r * t->down] * *(const T *)(x + v * w); \
+            }                                                                                                 \
+        }                                                                                                     \
+        GN__UNROLL for (int r = 0; r < R; r++, f += t->across) {                                              \
+            GN__UNROLL for (int v = 0; v < V; v++) {                                                          \
+                if (!t->ones) acc[r][v] /= f[r * t->down];                                                    \
+                *(T *)(y + r * t->pitch + v * w) = acc[r][v];                                                 \
+                GN__UNROLL for (int q = r + 1; q < R; q++) acc[q][v] -= f[q * t->down] * acc[r][v];           \
+            }                                                                                                 \
+        }                                                                                                     \
+    }
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__SOLVE_WIDE(W, R)                                                                                 \
+    typedef double vec __attribute__((vector_size(W * sizeof(double)), aligned(sizeof(double)), may_alias)); \
+    GN__SOLVE_ROWS(vec, 2, R)
+#else
+#define GN__SOLVE_WIDE(W, R)
+#endif
+#define GN__DEFINE_SOLVE_ROWS(S, attribute, W, R)                                          \
+    attribute static void gn__solve_rows##R##_##S(const gn__substitution *t, int64_t at) { \
+        int64_t c = 0;                                                                     \
+        double *y;                                                                         \
+        GN__SOLVE_WIDE(W, R)                                                               \
+        GN__SOLVE_ROWS(double, 1, R)                                                       \
+    }
 GN__SMALL_BEGIN
 GN__DEFINE_SOLVE_LESS(base, )
+GN__DEFINE_SOLVE_ROWS(base, , 2, 4)
+GN__DEFINE_SOLVE_ROWS(base, , 2, 1)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_SOLVE_LESS(avx2, GN__TARGET_AVX2)
+GN__DEFINE_SOLVE_ROWS(avx2, GN__TARGET_AVX2, 4, 4)
+GN__DEFINE_SOLVE_ROWS(avx2, GN__TARGET_AVX2, 4, 1)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -21367,29 +21417,62 @@ static bool gn__solve_eliminate(const gn__solve_job *j, double *m, double *out_d
     return true;
 }
 
-static void gn__solve_substitute(const gn__solve_job *j, double *m, bool upper, bool ones) {
-    int64_t N = j->N, W = j->W;
-    for (int64_t s = 0; s < N && !gn__pool_stops(j->c->pool); s++) {
-        int64_t p = upper ? N - 1 - s : s, end = upper ? p : N;
-        for (int64_t k = N; k < W && !ones; k++) m[p * W + k] /= m[p * W + p];
-        int64_t i = upper ? 0 : p + 1;
-        if (i < end) gn__solve_less(j, m + i * W + N, m + p * W + N, m + i * W + p, end - i, W - N, 0);
+/* N rows of right sides y, `pitch` apart, by a triangle whose rows are `down` apart. */
+static void gn__solve_substitute(const gn__solve_job *j, const double *m, int64_t down, double *y, int64_t pitch,
+                                 bool upper) {
+    int64_t N = j->N;
+    gn__substitution t = { m, y, down, 1, pitch, j->W - N, (j->bits & 2) != 0 };
+    if (upper) t = (gn__substitution){ m + (N - 1) * (down + 1), y + (N - 1) * pitch, -down, -1, -pitch, t.n, t.ones };
+    for (int64_t at = 0, n; at < N && !gn__pool_stops(j->c->pool); at += n) {
+        n = at + 4 <= N ? 4 : 1;
+#if GN__X86
+        if (j->c->pool && j->c->pool->isa >= GN__ISA_AVX2) {
+            (n == 4 ? gn__solve_rows4_avx2 : gn__solve_rows1_avx2)(&t, at);
+            continue;
+        }
+#endif
+        (n == 4 ? gn__solve_rows4_base : gn__solve_rows1_base)(&t, at);
     }
+}
+
+/* The triangle is read where it lies, or no more of it is copied than there is; right sides are solved behind it. */
+static void gn__solve_sides(const gn__solve_job *j, int64_t item, double *m) {
+    const gn_view *v = j->c->in;
+    int lead = v->rank - 2;
+    int64_t N = j->N, K = j->W - N, down = N, bytes = (int64_t)gn__bytes_of(v->dtype);
+    const char *p = v->p + gn__view_offset(v, lead, item) * bytes;
+    const double *from = m;
+    double *y = m + N * N;
+    if (v->dtype == GN_F64 && v->strides[lead + 1] == 1)
+        from = (const double *)(const void *)p, down = v->strides[lead];
+    else
+        for (int64_t i = 0; i < N; i++) {
+            int64_t first = j->bits & 1 ? i : 0, n = j->bits & 1 ? N - i : i + 1;
+            gn__load_f64(m + i * N + first, v->dtype, p + (i * v->strides[lead] + first * v->strides[lead + 1]) * bytes,
+                         v->strides[lead + 1], n);
+        }
+    gn__solve_load(&j->c->in[1], item, y, K);
+    gn__solve_substitute(j, from, down, y, K, j->bits & 1);
+    gn__store_f64(y, v->dtype, j->c->out.p + item * N * K * bytes, 1, N * K);
 }
 
 static void gn__solve_item(const gn__solve_job *j, int64_t item, double *m) {
     const gn_view *in = j->c->in;
     int64_t N = j->N, W = j->W, K = W - N, bytes = (int64_t)gn__bytes_of(in->dtype);
     double det = 1;
-    bool ok = true, root = j->kind == GN__SOLVE_CHOLESKY, general = j->kind == GN__SOLVE_GENERAL;
+    bool ok = true, root = j->kind == GN__SOLVE_CHOLESKY;
+    if (j->kind == GN__SOLVE_TRIANGULAR) {
+        gn__solve_sides(j, item, m);
+        return;
+    }
     gn__solve_load(&in[0], item, m, W);
     if (K) gn__solve_load(&in[1], item, m + N, W);
-    if (j->kind != GN__SOLVE_TRIANGULAR) ok = gn__solve_eliminate(j, m, &det);
+    ok = gn__solve_eliminate(j, m, &det);
     if (j->kind == GN__SOLVE_DET) {
         gn__store_f64(&det, in->dtype, j->c->out.p + item * bytes, 1, 1);
         return;
     }
-    if (ok && !root) gn__solve_substitute(j, m, general || j->bits & 1, (j->bits & 2) != 0);
+    if (ok && !root) gn__solve_substitute(j, m, W, m + N, W, true);
     int64_t first = root ? 0 : N, n = root ? N : K;
     for (int64_t i = 0; i < N; i++) {
         double *row = m + i * W + first;
