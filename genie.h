@@ -14606,6 +14606,7 @@ typedef struct gn__conv {
     int64_t kernel[3], ws[3], groups, filters, channels; /* strides of w; filters and channels of a group */
     int64_t wm, wc;                                      /* strides of w by filter and by channel */
     int64_t n_picked[3], *lists[3];                      /* taps that take part: numbers, then offsets */
+    int64_t *picked;                                     /* where they lie in a filter */
     char *dense;                                         /* filters of a group side by side; NULL: they lie so */
     bool transposed, pools, largest;                     /* it is a pool; of the largest, not a sum */
     const double *counts[3];                             /* of a mean: what sums are divided by, by place; or NULL */
@@ -14675,21 +14676,31 @@ static void gn__conv_taps(gn__conv *k) {
     }
 }
 
+#define GN__DEFINE_CONV_GATHER(B)                                                    \
+    static void gn__conv_gather_##B(const gn__conv *k, const char *p) {              \
+        const uint##B##_t *from = (const uint##B##_t *)(const void *)p;              \
+        uint##B##_t *to = (uint##B##_t *)(void *)k->dense;                           \
+        for (int64_t m = 0; m < k->filters; m++)                                     \
+            for (int64_t c = 0; c < k->channels; c++, to += k->win.taps) {           \
+                const uint##B##_t *row = from + m * k->wm + c * k->wc;               \
+                for (int64_t t = 0; t < k->win.taps; t++) to[t] = row[k->picked[t]]; \
+            }                                                                        \
+    }
+GN__DEFINE_CONV_GATHER(16)
+GN__DEFINE_CONV_GATHER(32)
+GN__DEFINE_CONV_GATHER(64)
+
 /* The filters of group g as rows of channels of the picked taps. */
 static void gn__conv_gather(const gn__conv *k, int64_t g) {
     const gn_view *w = &k->c->in[1];
     int64_t bytes = (int64_t)gn__bytes_of(w->dtype), n1 = k->n_picked[1], n2 = k->n_picked[2];
-    char *to = k->dense;
-    for (int64_t i = 0; i < k->filters * k->channels; i++) {
-        int64_t m = i / k->channels, c = i % k->channels;
-        int64_t row =
-            k->transposed ? m * k->wm + (g * k->channels + c) * k->wc : (g * k->filters + m) * k->wm + c * k->wc;
-        for (int64_t t = 0; t < k->win.taps; t++, to += bytes) {
-            int64_t at = row + k->lists[0][t / n2 / n1] * k->ws[0] + k->lists[1][t / n2 % n1] * k->ws[1] +
-                         k->lists[2][t % n2] * k->ws[2];
-            memcpy(to, w->p + at * bytes, (size_t)bytes);
-        }
-    }
+    const char *p = w->p + (k->transposed ? g * k->channels * k->wc : g * k->filters * k->wm) * bytes;
+    for (int64_t t = 0; t < k->win.taps; t++)
+        k->picked[t] =
+            k->lists[0][t / n2 / n1] * k->ws[0] + k->lists[1][t / n2 % n1] * k->ws[1] + k->lists[2][t % n2] * k->ws[2];
+    if (bytes == 2) gn__conv_gather_16(k, p);
+    else if (bytes == 4) gn__conv_gather_32(k, p);
+    else gn__conv_gather_64(k, p);
 }
 
 /* A kernel of one element that meets each element of x: all axes are one. */
@@ -15383,10 +15394,11 @@ static int64_t *gn__conv_alloc(gn__conv *k, int64_t **out_lists) {
         taps = gn_size_mul(taps, (uint64_t)k->kernel[i]);
         lines += 2 * (uint64_t)k->kernel[i];
     }
-    uint64_t all = gn_size_add(gn_size_mul(3, taps), lines);
+    uint64_t all = gn_size_add(gn_size_mul(4, taps), lines);
     int64_t *room = gn_size_fits(all) ? (int64_t *)gn__alloc_many(all, 1, sizeof *room) : NULL;
     for (int i = 0; i < 3 && room; i++) k->win.offset[i] = room + (uint64_t)i * taps;
-    *out_lists = room ? room + 3 * taps : NULL;
+    k->picked = room ? room + 3 * taps : NULL;
+    *out_lists = room ? room + 4 * taps : NULL;
     return room;
 }
 
@@ -15404,7 +15416,7 @@ static gn_result gn__cpu_conv(const gn__call *c) {
     int64_t *room = gn__conv_alloc(&start, &lists);
     bool ok = room != NULL;
     if (ok && !gn__conv_lies(&start)) {
-        uint64_t w = gn_size_mul((uint64_t)(start.filters * start.channels), (uint64_t)(lists - room) / 3);
+        uint64_t w = gn_size_mul((uint64_t)(start.filters * start.channels), (uint64_t)(lists - room) / 4);
         start.dense = (char *)gn__alloc_many(GN__MAX(w, 1), 1, gn__bytes_of(c->out.dtype));
         ok = start.dense != NULL;
     }
