@@ -10990,11 +10990,13 @@ typedef struct gn__runners {
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)               \
-    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
+    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)              \
+    GN__DEFINE_RUN(f64_##S, attribute, W, double, sum, +)                 \
+    GN__DEFINE_RUN(f64_##S, attribute, W, double, prod, *)
 #define GN__RUNNERS(S)                                                                                         \
     {                                                                                                          \
         [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                                \
-        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                                \
+        [GN__F64] = { gn__run_best_f64_##S, gn__run_sum_f64_##S, gn__run_prod_f64_##S, NULL },                 \
         [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S },                 \
         [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S, gn__run_most_i64_##S }, \
         [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S },                              \
@@ -14646,6 +14648,7 @@ typedef struct gn__conv {
     int64_t kernel[3], ws[3], groups, filters, channels; /* strides of w; filters and channels of a group */
     int64_t wm, wc;                                      /* strides of w by filter and by channel */
     int64_t n_picked[3], *lists[3];                      /* taps that take part: numbers, then offsets */
+    int64_t *picked;                                     /* where they lie in a filter */
     char *dense;                                         /* filters of a group side by side; NULL: they lie so */
     bool transposed, pools, largest;                     /* it is a pool; of the largest, not a sum */
     const double *counts[3];                             /* of a mean: what sums are divided by, by place; or NULL */
@@ -14715,21 +14718,31 @@ static void gn__conv_taps(gn__conv *k) {
     }
 }
 
+#define GN__DEFINE_CONV_GATHER(B)                                                    \
+    static void gn__conv_gather_##B(const gn__conv *k, const char *p) {              \
+        const uint##B##_t *from = (const uint##B##_t *)(const void *)p;              \
+        uint##B##_t *to = (uint##B##_t *)(void *)k->dense;                           \
+        for (int64_t m = 0; m < k->filters; m++)                                     \
+            for (int64_t c = 0; c < k->channels; c++, to += k->win.taps) {           \
+                const uint##B##_t *row = from + m * k->wm + c * k->wc;               \
+                for (int64_t t = 0; t < k->win.taps; t++) to[t] = row[k->picked[t]]; \
+            }                                                                        \
+    }
+GN__DEFINE_CONV_GATHER(16)
+GN__DEFINE_CONV_GATHER(32)
+GN__DEFINE_CONV_GATHER(64)
+
 /* The filters of group g as rows of channels of the picked taps. */
 static void gn__conv_gather(const gn__conv *k, int64_t g) {
     const gn_view *w = &k->c->in[1];
     int64_t bytes = (int64_t)gn__bytes_of(w->dtype), n1 = k->n_picked[1], n2 = k->n_picked[2];
-    char *to = k->dense;
-    for (int64_t i = 0; i < k->filters * k->channels; i++) {
-        int64_t m = i / k->channels, c = i % k->channels;
-        int64_t row =
-            k->transposed ? m * k->wm + (g * k->channels + c) * k->wc : (g * k->filters + m) * k->wm + c * k->wc;
-        for (int64_t t = 0; t < k->win.taps; t++, to += bytes) {
-            int64_t at = row + k->lists[0][t / n2 / n1] * k->ws[0] + k->lists[1][t / n2 % n1] * k->ws[1] +
-                         k->lists[2][t % n2] * k->ws[2];
-            memcpy(to, w->p + at * bytes, (size_t)bytes);
-        }
-    }
+    const char *p = w->p + (k->transposed ? g * k->channels * k->wc : g * k->filters * k->wm) * bytes;
+    for (int64_t t = 0; t < k->win.taps; t++)
+        k->picked[t] =
+            k->lists[0][t / n2 / n1] * k->ws[0] + k->lists[1][t / n2 % n1] * k->ws[1] + k->lists[2][t % n2] * k->ws[2];
+    if (bytes == 2) gn__conv_gather_16(k, p);
+    else if (bytes == 4) gn__conv_gather_32(k, p);
+    else gn__conv_gather_64(k, p);
 }
 
 /* A kernel of one element that meets each element of x: all axes are one. */
@@ -15423,10 +15436,11 @@ static int64_t *gn__conv_alloc(gn__conv *k, int64_t **out_lists) {
         taps = gn_size_mul(taps, (uint64_t)k->kernel[i]);
         lines += 2 * (uint64_t)k->kernel[i];
     }
-    uint64_t all = gn_size_add(gn_size_mul(3, taps), lines);
+    uint64_t all = gn_size_add(gn_size_mul(4, taps), lines);
     int64_t *room = gn_size_fits(all) ? (int64_t *)gn__alloc_many(all, 1, sizeof *room) : NULL;
     for (int i = 0; i < 3 && room; i++) k->win.offset[i] = room + (uint64_t)i * taps;
-    *out_lists = room ? room + 3 * taps : NULL;
+    k->picked = room ? room + 3 * taps : NULL;
+    *out_lists = room ? room + 4 * taps : NULL;
     return room;
 }
 
@@ -15444,7 +15458,7 @@ static gn_result gn__cpu_conv(const gn__call *c) {
     int64_t *room = gn__conv_alloc(&start, &lists);
     bool ok = room != NULL;
     if (ok && !gn__conv_lies(&start)) {
-        uint64_t w = gn_size_mul((uint64_t)(start.filters * start.channels), (uint64_t)(lists - room) / 3);
+        uint64_t w = gn_size_mul((uint64_t)(start.filters * start.channels), (uint64_t)(lists - room) / 4);
         start.dense = (char *)gn__alloc_many(GN__MAX(w, 1), 1, gn__bytes_of(c->out.dtype));
         ok = start.dense != NULL;
     }
@@ -17231,23 +17245,34 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
 GN__COLD_END
 
 /* Adds n elements of the mask, `stride` apart, to scores; false hides. */
-GN__NOINLINE static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s,
-                                            int64_t n) {
-    int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);
-    float x[GN__CHUNK];
-    for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -INFINITY;
-    for (int64_t i = 0, some; i < n && j->mask.dtype != GN_BOOL; i += some) {
-        some = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f32(x, j->mask.dtype, m + i * stride * bytes, stride, some);
-        for (int64_t l = 0; l < some; l++) s[i + l] += x[l];
+#define GN__DEFINE_ATTENTION_MASK(S, T)                                                                              \
+    GN__NOINLINE static void gn__attention_mask_##S(const gn__attention_job *j, const char *m, int64_t stride, T *s, \
+                                                    int64_t n) {                                                     \
+        int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);                                                        \
+        T x[GN__CHUNK];                                                                                              \
+        for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -(T)INFINITY;      \
+        for (int64_t i = 0, some; i < n && j->mask.dtype != GN_BOOL; i += some) {                                    \
+            some = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                               \
+            gn__load_##S(x, j->mask.dtype, m + i * stride * bytes, stride, some);                                    \
+            for (int64_t l = 0; l < some; l++) s[i + l] += x[l];                                                     \
+        }                                                                                                            \
     }
-}
+GN__DEFINE_ATTENTION_MASK(f32, float)
+GN__COLD_BEGIN
+GN__DEFINE_ATTENTION_MASK(f64, double)
+GN__COLD_END
 
 /* soft_cap * tanh of n sums of products, which are scaled by what the cap divides. */
 static void gn__cap_f32(const gn__attention_job *j, float *s, int64_t n) {
     gn__tanh_f32(j->c->pool, s, s, n);
     gn__kernels_of(j->c->pool)->affine(s, s, n, 0, (float)j->form.cap);
 }
+
+GN__COLD_BEGIN
+static void gn__cap_f64(const gn__attention_job *j, double *s, int64_t n) {
+    for (int64_t i = 0; i < n; i++) s[i] = j->form.cap * gn__w_tanh(s[i]);
+}
+GN__COLD_END
 
 GN__INLINE float gn__quant_fp8(uint8_t v) {
     union {
@@ -17312,7 +17337,7 @@ GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64
     kernels->affine(s, s, seen, 0, (float)j->scale);
     if (j->form.cap != 0) gn__cap_f32(j, s, seen);
     for (int64_t i = 0; i < seen && j->form.slopes; i++) s[i] += (float)a.slope * (float)(a.away + i);
-    if (a.m) gn__attention_mask(j, a.m, j->mask.strides[3], s, seen);
+    if (a.m) gn__attention_mask_f32(j, a.m, j->mask.strides[3], s, seen);
     float top = kernels->top(s, seen, 1);
     if (j->form.sinks) top = gn__m_max_f32(top, (float)a.sink);
     if (top != -INFINITY) { /* nothing seen: zeros */
@@ -17371,34 +17396,45 @@ enum { GN__TILE_QUERIES = 160, GN__TILE_KEYS = 126, GN__TILE_FEW = 16, GN__TILE_
 typedef struct gn__attention_tile {
     const gn__attention_job *j;
     const gn__kernels *k;
-    gn__gemm q, kv, v;   /* how they lie: queries and values as right sides, keys as a left side */
-    int64_t b, h, t, n;  /* the head; first query and how many */
-    int64_t D, E, rows;  /* rows: E up to a whole panel */
-    float *query, *sums; /* panels of nr queries: (D, nr) scaled, (rows, nr) */
-    float *keys, *values, *scores, *top;
-    double *weight; /* sums of the weights; top: the largest score so far, by query */
+    const gn__tiles *tiles; /* of f32 or, of 8 bytes an element, f64 */
+    int64_t size;
+    gn__gemm q, kv, v;  /* how they lie: queries and values as right sides, keys as a left side */
+    int64_t b, h, t, n; /* the head; first query and how many */
+    int64_t D, E, rows; /* rows: E up to a whole panel */
+    char *query, *sums; /* panels of nr queries: (D, nr) scaled, (rows, nr) */
+    char *keys, *values, *scores;
+    double *top, *weight; /* by query: the largest score so far; sums of the weights */
 } gn__attention_tile;
 
-static uint64_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
-    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->f32.mr + 3) + (GN__TILE_KEYS + k->f32.mr) * (D + k->f32.nr) +
-                      GN__TILE_KEYS * (E + k->f32.mr)) +
+static gn__attention_tile gn__tile_of(const gn__attention_job *j) {
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    bool wide = j->c->out.dtype == GN_F64;
+    return (gn__attention_tile){
+        .j = j, .k = k, .tiles = wide ? &k->f64 : &k->f32, .size = wide ? 8 : 4, .D = j->c->in[0].dims[3]
+    };
+}
+
+static uint64_t gn__tile_elements(const gn__attention_tile *a, int64_t E) {
+    int64_t mr = a->tiles->mr;
+    return (uint64_t)(GN__TILE_QUERIES * (a->D + E + mr + 4) + (GN__TILE_KEYS + mr) * (a->D + a->tiles->nr) +
+                      GN__TILE_KEYS * (E + mr)) +
            16 * 8;
 }
 
-static float *gn__tile_carve(float **room, int64_t n) {
-    float *p = *room;
-    *room += (n + 15) / 16 * 16;
+static char *gn__tile_carve(const gn__attention_tile *a, char **room, int64_t n) {
+    char *p = *room;
+    *room += (n + 15) / 16 * 16 * a->size;
     return p;
 }
 
-GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
+GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, char *room) {
     const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES,
-            bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->f32.mr, nr = a->k->f32.nr;
+            bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->tiles->mr, nr = a->tiles->nr;
     a->b = task / tiles / H, a->h = task / tiles % H, a->t = task % tiles * GN__TILE_QUERIES,
     a->n = GN__MIN(T - a->t, (int64_t)GN__TILE_QUERIES);
-    int64_t g = a->h / (H / K->dims[1]);
-    a->D = Q->dims[3], a->E = V->dims[3], a->rows = (a->E + mr - 1) / mr * mr;
+    int64_t g = a->h / (H / K->dims[1]), n = (a->n + nr - 1) / nr * nr * a->D;
+    a->E = V->dims[3], a->rows = (a->E + mr - 1) / mr * mr;
     a->q = (gn__gemm){ .b = Q->p + (a->b * Q->strides[0] + a->h * Q->strides[1]) * bytes,
                        .bk = Q->strides[3],
                        .bn = Q->strides[2],
@@ -17411,142 +17447,184 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, flo
                        .bk = V->strides[2],
                        .bn = V->strides[3],
                        .dtype = V->dtype };
-    a->query = gn__tile_carve(&room, GN__TILE_QUERIES * a->D);
-    a->sums = gn__tile_carve(&room, GN__TILE_QUERIES * a->rows);
-    a->keys = gn__tile_carve(&room, (GN__TILE_KEYS + mr) * a->D);
-    a->values = gn__tile_carve(&room, GN__TILE_KEYS * a->rows);
-    a->scores = gn__tile_carve(&room, (GN__TILE_KEYS + mr) * nr);
-    a->top = gn__tile_carve(&room, GN__TILE_QUERIES);
-    a->weight = (double *)(void *)gn__tile_carve(&room, 2 * GN__TILE_QUERIES);
+    a->query = gn__tile_carve(a, &room, GN__TILE_QUERIES * a->D);
+    a->sums = gn__tile_carve(a, &room, GN__TILE_QUERIES * a->rows);
+    a->keys = gn__tile_carve(a, &room, (GN__TILE_KEYS + mr) * a->D);
+    a->values = gn__tile_carve(a, &room, GN__TILE_KEYS * a->rows);
+    a->scores = gn__tile_carve(a, &room, (GN__TILE_KEYS + mr) * nr);
+    a->top = (double *)(void *)gn__tile_carve(a, &room, 2 * GN__TILE_QUERIES);
+    a->weight = (double *)(void *)gn__tile_carve(a, &room, 2 * GN__TILE_QUERIES);
     gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr, 1);
-    a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
-    memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
-    float sink = (float)gn__sink_of(a->j, a->h);
+    float *narrow = (float *)(void *)a->query;
+    double *wide = (double *)(void *)a->query;
+    if (a->size == 4) a->k->affine(narrow, narrow, n, 0, (float)a->j->scale);
+    for (int64_t i = 0; i < n && a->size == 8; i++) wide[i] *= a->j->scale;
+    memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows * a->size));
+    double sink = gn__sink_of(a->j, a->h);
     for (int64_t i = 0; i < GN__TILE_QUERIES; i++) {
-        a->top[i] = sink;
-        a->weight[i] = sink != -INFINITY;
+        a->top[i] = a->size == 4 ? (double)(float)sink : sink;
+        a->weight[i] = sink != -(double)INFINITY;
     }
 }
 
-/* Cap and slopes: scores of the panel from query t on with n keys from `key` on. */
-static void gn__tile_bend(const gn__attention_tile *a, int64_t t, int64_t key, int64_t n) {
-    const gn__attention_job *j = a->j;
-    int64_t nr = a->k->f32.nr, away = key - (j->length - j->c->in[0].dims[2] + t);
-    if (j->form.cap != 0) gn__cap_f32(j, a->scores, n * nr);
-    if (!j->form.slopes) return;
-    float slope = (float)gn__head_number(j, j->form.slopes, a->h);
-    for (int64_t i = 0; i < n; i++, away++)
-        for (int64_t l = 0; l < nr; l++) a->scores[i * nr + l] += slope * (float)(away - l);
-}
-
-/* Hides scores of the panel from query t on with n keys from `key` on. */
-static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes, int64_t key, int64_t n) {
-    const gn__attention_job *j = a->j;
-    const gn_view *m = &j->mask;
-    /* queries that do not see the key: those before `hidden`, and from `past` on */
-    int64_t nr = a->k->f32.nr, hidden = j->form.bits & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2,
-            past = j->form.window ? hidden + GN__MIN(j->form.window, INT64_MAX / 2) : INT64_MAX / 2;
-    for (int64_t i = 0; i < n; i++, hidden++, past++) {
-        float *s = a->scores + i * nr;
-        for (int64_t l = 0; l < GN__MIN(hidden, lanes); l++) s[l] = -INFINITY;
-        for (int64_t l = GN__MAX(past, 0); l < lanes; l++) s[l] = -INFINITY;
-        if (m->p)
-            gn__attention_mask(j,
-                               m->p + (a->b * m->strides[0] + a->h * m->strides[1] + t * m->strides[2] +
-                                       (key + i) * m->strides[3]) *
-                                          (int64_t)gn__bytes_of(m->dtype),
-                               m->strides[2], s, lanes);
+/* bend: cap and slopes: scores of the panel from query t on with n keys from `key` on.
+   hide: hides scores of the panel from query t on with n keys from `key` on. */
+#define GN__DEFINE_TILE_SCORES(S, T)                                                                               \
+    static void gn__tile_bend_##S(const gn__attention_tile *a, int64_t t, int64_t key, int64_t n) {                \
+        const gn__attention_job *j = a->j;                                                                         \
+        int64_t nr = a->tiles->nr, all = n * nr, away = key - (j->length - j->c->in[0].dims[2] + t);               \
+        T *s = (T *)(void *)a->scores;                                                                             \
+        if (j->form.cap != 0) gn__cap_##S(j, s, all);                                                              \
+        if (!j->form.slopes) return;                                                                               \
+        T slope = (T)gn__head_number(j, j->form.slopes, a->h);                                                     \
+        for (int64_t i = 0; i < n; i++, away++)                                                                    \
+            for (int64_t l = 0; l < nr; l++) s[i * nr + l] += slope * (T)(away - l);                               \
+    }                                                                                                              \
+    static void gn__tile_hide_##S(const gn__attention_tile *a, int64_t t, int64_t lanes, int64_t key, int64_t n) { \
+        const gn__attention_job *j = a->j;                                                                         \
+        const gn_view *m = &j->mask;                                                                               \
+        /* queries that do not see the key: those before `hidden`, and from `past` on */                           \
+        int64_t nr = a->tiles->nr,                                                                                 \
+                hidden = j->form.bits & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2,             \
+                past = j->form.window ? hidden + GN__MIN(j->form.window, INT64_MAX / 2) : INT64_MAX / 2;           \
+        T *s = (T *)(void *)a->scores;                                                                             \
+        for (int64_t i = 0; i < n; i++, hidden++, past++, s += nr) {                                               \
+            for (int64_t l = 0; l < GN__MIN(hidden, lanes); l++) s[l] = -(T)INFINITY;                              \
+            for (int64_t l = GN__MAX(past, 0); l < lanes; l++) s[l] = -(T)INFINITY;                                \
+            if (m->p)                                                                                              \
+                gn__attention_mask_##S(j,                                                                          \
+                                       m->p + (a->b * m->strides[0] + a->h * m->strides[1] + t * m->strides[2] +   \
+                                               (key + i) * m->strides[3]) *                                        \
+                                                  (int64_t)gn__bytes_of(m->dtype),                                 \
+                                       m->strides[2], s, lanes);                                                   \
+        }                                                                                                          \
     }
-}
 
 /* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
-GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
-    const gn__pool *pool = a->j->c->pool;
-    int64_t nr = a->k->f32.nr;
-    float best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, ones[GN__TILE_KEYS];
-    int32_t at[64] = { 0 };
-    bool shrinks = false;
-    memcpy(best, a->scores, (size_t)nr * sizeof *best);
-    gn__runners_of(pool, GN__F32)->best(best, at, a->scores, nr, n, nr, 0, false);
-    for (int64_t l = 0; l < nr; l++) {
-        float old = a->top[first + l], now = old != old || best[l] <= old ? old : best[l];
-        less[l] = now == -INFINITY ? 0 : -now;
-        shrink[l] = old + less[l];
-        a->top[first + l] = now;
-        shrinks |= old != now;
+#define GN__DEFINE_TILE_SOFTMAX(S, T, COMPUTE, PLUS, SUM, SHRINK)                                          \
+    GN__NOINLINE static void gn__tile_softmax_##S(const gn__attention_tile *a, int64_t first, int64_t n) { \
+        const gn__pool *pool = a->j->c->pool;                                                              \
+        const gn__runners *run = gn__runners_of(pool, COMPUTE);                                            \
+        int64_t nr = a->tiles->nr, at[64];                                                                 \
+        T best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, *s = (T *)(void *)a->scores,           \
+                              *sums = (T *)(void *)a->sums + first * a->rows;                              \
+        bool shrinks = false;                                                                              \
+        memset(at, 0, sizeof at);                                                                          \
+        memcpy(best, s, (size_t)nr * sizeof *best);                                                        \
+        run->best(best, at, s, nr, n, nr, 0, false);                                                       \
+        for (int64_t l = 0; l < nr; l++) {                                                                 \
+            T old = (T)a->top[first + l], now = old != old || best[l] <= old ? old : best[l];              \
+            less[l] = now == -(T)INFINITY ? 0 : -now;                                                      \
+            shrink[l] = old + less[l];                                                                     \
+            a->top[first + l] = (double)now;                                                               \
+            shrinks |= old != now;                                                                         \
+        }                                                                                                  \
+        gn__exp_##S(pool, shrink, shrink, nr);                                                             \
+        for (int64_t i = 0; i < n; i++) PLUS(s + i * nr);                                                  \
+        gn__exp_##S(pool, s, s, n *nr);                                                                    \
+        SUM;                                                                                               \
+        for (int64_t l = 0; l < nr; l++)                                                                   \
+            a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];             \
+        for (int64_t e = 0; e < a->E && shrinks; e++) SHRINK(sums + e * nr);                               \
     }
-    gn__exp_f32(pool, shrink, shrink, nr);
-    for (int64_t i = 0; i < n; i++) {
-        ones[i] = 1;
-        a->k->plus(a->scores + i * nr, less, nr);
-    }
-    gn__exp_f32(pool, a->scores, a->scores, n * nr);
-    a->k->axpy(part, ones, a->scores, nr, n, nr);
-    for (int64_t l = 0; l < nr; l++) a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];
-    for (int64_t e = 0; e < a->E && shrinks; e++)
-        a->k->gain(a->sums + first * a->rows + e * nr, shrink, NULL, nr, 0, 1);
+
+GN__NOINLINE static void gn__tile_ones(const gn__attention_tile *a, float *part, int64_t n) {
+    float ones[GN__TILE_KEYS];
+    for (int64_t i = 0; i < n; i++) ones[i] = 1;
+    a->k->axpy(part, ones, (const float *)(void *)a->scores, a->tiles->nr, n, a->tiles->nr);
 }
+
+#define GN__TILE_PLUS_F32(s) a->k->plus(s, less, nr)
+#define GN__TILE_PLUS_F64(s) run->sum(s, less, 0, 1, nr)
+#define GN__TILE_SHRINK_F32(s) a->k->gain(s, shrink, NULL, nr, 0, 1)
+#define GN__TILE_SHRINK_F64(s) run->prod(s, shrink, 0, 1, nr)
+
+/* Sums by weights. */
+#define GN__DEFINE_TILE_STORE(S, T)                                                                         \
+    GN__NOINLINE static void gn__tile_store_##S(const gn__attention_tile *a) {                              \
+        const gn_view *out = &a->j->c->out;                                                                 \
+        int64_t nr = a->tiles->nr;                                                                          \
+        T row[GN__TILE_WIDE];                                                                               \
+        for (int64_t i = 0; i < a->n; i++) {                                                                \
+            const T *sums = (const T *)(void *)a->sums + i / nr * nr * a->rows + i % nr;                    \
+            T scale = a->top[i] == -(double)INFINITY ? 0 : (T)(1 / a->weight[i]); /* nothing seen: zeros */ \
+            for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * nr] * scale;                               \
+            gn__store_##S(row, out->dtype,                                                                  \
+                          out->p + (((a->b * out->dims[1] + a->h) * out->dims[2] + a->t + i) * a->E) *      \
+                                       (int64_t)gn__bytes_of(out->dtype),                                   \
+                          1, a->E);                                                                         \
+        }                                                                                                   \
+    }
+GN__DEFINE_TILE_SCORES(f32, float)
+GN__DEFINE_TILE_SOFTMAX(f32, float, GN__F32, GN__TILE_PLUS_F32, gn__tile_ones(a, part, n), GN__TILE_SHRINK_F32)
+GN__DEFINE_TILE_STORE(f32, float)
+GN__DEFINE_TILE_SCORES(f64, double)
+GN__DEFINE_TILE_SOFTMAX(f64, double, GN__F64, GN__TILE_PLUS_F64, run->sum(part, s, nr, n, nr), GN__TILE_SHRINK_F64)
+GN__DEFINE_TILE_STORE(f64, double)
 
 /* A weight of 0 must not meet infinity or NaN where a query does not see the value. */
 static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
-    float high = a->k->top(a->values, n * a->rows, 1), low = a->k->top(a->values, n * a->rows, -1);
-    return high < INFINITY && low < INFINITY;
+    n *= a->rows;
+    if (a->size == 8) {
+        const double *v = (const double *)(void *)a->values;
+        return a->k->top64(v, n, 1) < (double)INFINITY && a->k->top64(v, n, -1) < (double)INFINITY;
+    }
+    const float *v = (const float *)(void *)a->values;
+    return a->k->top(v, n, 1) < INFINITY && a->k->top(v, n, -1) < INFINITY;
+}
+
+/* The panel of queries from i on with n keys from `key` on. */
+static void gn__tile_step(const gn__attention_tile *a, int64_t i, int64_t key, int64_t n, bool hides) {
+    int64_t mr = a->tiles->mr, nr = a->tiles->nr, size = a->size, lanes = GN__MIN(nr, a->n - i), t = a->t + i;
+    char *sums = a->sums + i * a->rows * size;
+    for (int64_t p = 0; p < n; p += mr)
+        a->tiles->micro(a->keys + p * a->D * size, 1, mr, a->query + i * a->D * size, a->scores + p * nr * size, nr,
+                        a->D, false);
+    if (size == 4) {
+        gn__tile_bend_f32(a, t, key, n);
+        if (hides) gn__tile_hide_f32(a, t, lanes, key, n);
+        gn__tile_softmax_f32(a, i, n);
+    } else {
+        gn__tile_bend_f64(a, t, key, n);
+        if (hides) gn__tile_hide_f64(a, t, lanes, key, n);
+        gn__tile_softmax_f64(a, i, n);
+    }
+    for (int64_t e = 0; e < a->rows; e += mr)
+        a->tiles->micro(a->values + e * n * size, 1, mr, a->scores, sums + e * nr * size, nr, n, true);
 }
 
 /* False: what is hidden is not finite; the rows are to be done one by one. */
 GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
-    int64_t mr = a->k->f32.mr, nr = a->k->f32.nr, least = gn__keys_seen(a->j, a->t),
+    int64_t mr = a->tiles->mr, nr = a->tiles->nr, least = gn__keys_seen(a->j, a->t),
             most = gn__keys_seen(a->j, a->t + a->n - 1), past = gn__keys_past(a->j, a->t + a->n - 1);
     for (int64_t key = gn__keys_past(a->j, a->t), n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
         n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
         bool hides = a->j->mask.p || key + n > least || key < past;
-        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr, 1);
+        for (int64_t p = 0; p < n; p += mr)
+            gn__pack_a(a->keys + p * a->D * a->size, &a->kv, key + p, n - p, 0, a->D, (int)mr, 1);
         gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr, 1);
         if (hides && !gn__tile_is_finite(a, n)) return false;
-        for (int64_t i = 0; i < a->n; i += nr) {
-            if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key ||
-                gn__keys_past(a->j, a->t + i) >= key + n)
-                continue;
-            for (int64_t p = 0; p < n; p += mr)
-                a->k->f32.micro(a->keys + p * a->D, 1, mr, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
-            gn__tile_bend(a, a->t + i, key, n);
-            if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
-            gn__tile_softmax(a, i, n);
-            for (int64_t e = 0; e < a->rows; e += mr)
-                a->k->f32.micro(a->values + e * n, 1, mr, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
-        }
+        for (int64_t i = 0; i < a->n; i += nr)
+            if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) > key && gn__keys_past(a->j, a->t + i) < key + n)
+                gn__tile_step(a, i, key, n, hides);
     }
     return true;
 }
 
-GN__NOINLINE static void gn__tile_store(const gn__attention_tile *a) {
-    const gn_view *out = &a->j->c->out;
-    float row[GN__TILE_WIDE];
-    for (int64_t i = 0; i < a->n; i++) {
-        const float *sums = a->sums + i / a->k->f32.nr * a->k->f32.nr * a->rows + i % a->k->f32.nr;
-        float scale = a->top[i] == -INFINITY ? 0 : (float)(1 / a->weight[i]); /* nothing seen: zeros */
-        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->f32.nr] * scale;
-        gn__store_f32(row, out->dtype,
-                      out->p + (((a->b * out->dims[1] + a->h) * out->dims[2] + a->t + i) * a->E) *
-                                   (int64_t)gn__bytes_of(out->dtype),
-                      1, a->E);
-    }
-}
-
 static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn__attention_job *j = (gn__attention_job *)arg;
-    gn__attention_tile a = { .j = j, .k = gn__kernels_of(j->c->pool) };
-    float *raw =
-        (float *)gn__alloc_many(gn__tile_floats(a.k, j->c->in[0].dims[3], j->c->in[2].dims[3]) + 16, 1, sizeof *raw);
+    gn__attention_tile a = gn__tile_of(j);
+    char *raw = (char *)gn__alloc_many(gn__tile_elements(&a, j->c->in[2].dims[3]) + 16, 1, (size_t)a.size);
     if (!raw) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
     for (int64_t task = begin; task < end; task++) {
-        gn__tile_begin(&a, task, (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+        gn__tile_begin(&a, task, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
         int64_t row = (a.b * j->c->in[0].dims[1] + a.h) * j->c->in[0].dims[2] + a.t;
-        if (gn__tile_run(&a)) gn__tile_store(&a);
-        else gn__attention_range_f32(j, row, row + a.n);
+        if (!gn__tile_run(&a)) gn__attention_range(j, row, row + a.n);
+        else if (a.size == 4) gn__tile_store_f32(&a);
+        else gn__tile_store_f64(&a);
     }
     gn_free(raw);
 }
@@ -17563,8 +17641,8 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length,
                        (long long)least, (long long)S);
-    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW && !(c->pool && c->pool->invariant) &&
-                 c->in[0].dims[3] <= GN__TILE_WIDE && c->in[2].dims[3] <= GN__TILE_WIDE;
+    bool tiles = T >= GN__TILE_FEW && !(c->pool && c->pool->invariant) && c->in[0].dims[3] <= GN__TILE_WIDE &&
+                 c->in[2].dims[3] <= GN__TILE_WIDE;
     if (gn__view_count(&c->out) && tiles)
         gn__pool_for(c->pool, dims[0] * dims[1] * ((T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES), 1,
                      gn__attention_tiles, &j);
@@ -21275,11 +21353,61 @@ typedef struct gn__solve_job {
             for (int64_t i = 0; i < n; i++) to[i] -= by * x[i];                                                  \
         }                                                                                                        \
     }
+
+/* A triangle and its right sides in the order of substitution: strides are negative where the last row is the first. */
+typedef struct gn__substitution {
+    const double *m;
+    double *y;
+    int64_t down, across, pitch, n; /* of m, of m, of y; columns of y */
+    bool ones;                      /* on the diagonal */
+} gn__substitution;
+
+/* R rows from `at` on: what was found before them is taken from their sums in registers, several columns at a time;
+   then they are found one after the other. Each number is subtracted from in the order of rows. */
+#define GN__SOLVE_ROWS(T, V, R)                                                                               \
+    for (const int64_t w = sizeof(T) / sizeof *y; c + V * w <= t->n; c += V * w) {                            \
+        const double *x = t->y + c, *f = t->m + at * t->down;                                                 \
+        T acc[R][V];                                                                                          \
+        y = t->y + at * t->pitch + c;                                                                         \
+        GN__UNROLL for (int r = 0; r < R; r++) {                                                              \
+            GN__UNROLL for (int v = 0; v < V; v++) acc[r][v] = *(const T *)(y + r * t->pitch + v * w);        \
+        }                                                                                                     \
+        for (int64_t p = 0; p < at; p++, x += t->pitch, f += t->across) {                                     \
+            GN__UNROLL for (int r = 0; r < R; r++) {                                                          \
+                GN__UNROLL for (int v = 0; v < V; v++) acc[r][v] -= f[r * t->down] * *(const T *)(x + v * w); \
+            }                                                                                                 \
+        }                                                                                                     \
+        GN__UNROLL for (int r = 0; r < R; r++, f += t->across) {                                              \
+            GN__UNROLL for (int v = 0; v < V; v++) {                                                          \
+                if (!t->ones) acc[r][v] /= f[r * t->down];                                                    \
+                *(T *)(y + r * t->pitch + v * w) = acc[r][v];                                                 \
+                GN__UNROLL for (int q = r + 1; q < R; q++) acc[q][v] -= f[q * t->down] * acc[r][v];           \
+            }                                                                                                 \
+        }                                                                                                     \
+    }
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__SOLVE_WIDE(W, R)                                                                                 \
+    typedef double vec __attribute__((vector_size(W * sizeof(double)), aligned(sizeof(double)), may_alias)); \
+    GN__SOLVE_ROWS(vec, 2, R)
+#else
+#define GN__SOLVE_WIDE(W, R)
+#endif
+#define GN__DEFINE_SOLVE_ROWS(S, attribute, W, R)                                          \
+    attribute static void gn__solve_rows##R##_##S(const gn__substitution *t, int64_t at) { \
+        int64_t c = 0;                                                                     \
+        double *y;                                                                         \
+        GN__SOLVE_WIDE(W, R)                                                               \
+        GN__SOLVE_ROWS(double, 1, R)                                                       \
+    }
 GN__SMALL_BEGIN
 GN__DEFINE_SOLVE_LESS(base, )
+GN__DEFINE_SOLVE_ROWS(base, , 2, 4)
+GN__DEFINE_SOLVE_ROWS(base, , 2, 1)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_SOLVE_LESS(avx2, GN__TARGET_AVX2)
+GN__DEFINE_SOLVE_ROWS(avx2, GN__TARGET_AVX2, 4, 4)
+GN__DEFINE_SOLVE_ROWS(avx2, GN__TARGET_AVX2, 4, 1)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -21343,29 +21471,62 @@ static bool gn__solve_eliminate(const gn__solve_job *j, double *m, double *out_d
     return true;
 }
 
-static void gn__solve_substitute(const gn__solve_job *j, double *m, bool upper, bool ones) {
-    int64_t N = j->N, W = j->W;
-    for (int64_t s = 0; s < N && !gn__pool_stops(j->c->pool); s++) {
-        int64_t p = upper ? N - 1 - s : s, end = upper ? p : N;
-        for (int64_t k = N; k < W && !ones; k++) m[p * W + k] /= m[p * W + p];
-        int64_t i = upper ? 0 : p + 1;
-        if (i < end) gn__solve_less(j, m + i * W + N, m + p * W + N, m + i * W + p, end - i, W - N, 0);
+/* N rows of right sides y, `pitch` apart, by a triangle whose rows are `down` apart. */
+static void gn__solve_substitute(const gn__solve_job *j, const double *m, int64_t down, double *y, int64_t pitch,
+                                 bool upper) {
+    int64_t N = j->N;
+    gn__substitution t = { m, y, down, 1, pitch, j->W - N, (j->bits & 2) != 0 };
+    if (upper) t = (gn__substitution){ m + (N - 1) * (down + 1), y + (N - 1) * pitch, -down, -1, -pitch, t.n, t.ones };
+    for (int64_t at = 0, n; at < N && !gn__pool_stops(j->c->pool); at += n) {
+        n = at + 4 <= N ? 4 : 1;
+#if GN__X86
+        if (j->c->pool && j->c->pool->isa >= GN__ISA_AVX2) {
+            (n == 4 ? gn__solve_rows4_avx2 : gn__solve_rows1_avx2)(&t, at);
+            continue;
+        }
+#endif
+        (n == 4 ? gn__solve_rows4_base : gn__solve_rows1_base)(&t, at);
     }
+}
+
+/* The triangle is read where it lies, or no more of it is copied than there is; right sides are solved behind it. */
+static void gn__solve_sides(const gn__solve_job *j, int64_t item, double *m) {
+    const gn_view *v = j->c->in;
+    int lead = v->rank - 2;
+    int64_t N = j->N, K = j->W - N, down = N, bytes = (int64_t)gn__bytes_of(v->dtype);
+    const char *p = v->p + gn__view_offset(v, lead, item) * bytes;
+    const double *from = m;
+    double *y = m + N * N;
+    if (v->dtype == GN_F64 && v->strides[lead + 1] == 1)
+        from = (const double *)(const void *)p, down = v->strides[lead];
+    else
+        for (int64_t i = 0; i < N; i++) {
+            int64_t first = j->bits & 1 ? i : 0, n = j->bits & 1 ? N - i : i + 1;
+            gn__load_f64(m + i * N + first, v->dtype, p + (i * v->strides[lead] + first * v->strides[lead + 1]) * bytes,
+                         v->strides[lead + 1], n);
+        }
+    gn__solve_load(&j->c->in[1], item, y, K);
+    gn__solve_substitute(j, from, down, y, K, j->bits & 1);
+    gn__store_f64(y, v->dtype, j->c->out.p + item * N * K * bytes, 1, N * K);
 }
 
 static void gn__solve_item(const gn__solve_job *j, int64_t item, double *m) {
     const gn_view *in = j->c->in;
     int64_t N = j->N, W = j->W, K = W - N, bytes = (int64_t)gn__bytes_of(in->dtype);
     double det = 1;
-    bool ok = true, root = j->kind == GN__SOLVE_CHOLESKY, general = j->kind == GN__SOLVE_GENERAL;
+    bool ok = true, root = j->kind == GN__SOLVE_CHOLESKY;
+    if (j->kind == GN__SOLVE_TRIANGULAR) {
+        gn__solve_sides(j, item, m);
+        return;
+    }
     gn__solve_load(&in[0], item, m, W);
     if (K) gn__solve_load(&in[1], item, m + N, W);
-    if (j->kind != GN__SOLVE_TRIANGULAR) ok = gn__solve_eliminate(j, m, &det);
+    ok = gn__solve_eliminate(j, m, &det);
     if (j->kind == GN__SOLVE_DET) {
         gn__store_f64(&det, in->dtype, j->c->out.p + item * bytes, 1, 1);
         return;
     }
-    if (ok && !root) gn__solve_substitute(j, m, general || j->bits & 1, (j->bits & 2) != 0);
+    if (ok && !root) gn__solve_substitute(j, m, W, m + N, W, true);
     int64_t first = root ? 0 : N, n = root ? N : K;
     for (int64_t i = 0; i < N; i++) {
         double *row = m + i * W + first;
