@@ -10410,6 +10410,16 @@ typedef struct gn__kernels {
 #define GN__DOT_PIECES_F64(T, W, WIDE, ONE)                           \
     if (ldx == GN__PIECE64 && ldb == GN__PIECE64 && k == GN__PIECE64) \
     GN__DOT_ROWS(T, W, 4, GN__PIECE64, GN__PIECE64, GN__PIECE64, WIDE, ONE, GN__DOT_FETCH(4 * l, 4))
+#define GN__DOT_PIECES_F32_avx2 GN__DOT_PIECES_F32
+#define GN__DOT_PIECES_F64_avx2 GN__DOT_PIECES_F64
+#if defined(__aarch64__)
+#define GN__DOT_PIECES_F32_base GN__DOT_PIECES_F32
+#define GN__DOT_PIECES_F64_base GN__DOT_PIECES_F64
+#else /* too few registers */
+#define GN__DOT_NO_PIECES(T, W, WIDE, ONE)
+#define GN__DOT_PIECES_F32_base GN__DOT_NO_PIECES
+#define GN__DOT_PIECES_F64_base GN__DOT_NO_PIECES
+#endif
 /* The pieces side by side: as many chains of additions. */
 #define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)                                                \
     attribute static double gn__sum_##name(const void *from) {                                               \
@@ -10686,25 +10696,25 @@ typedef struct gn__kernels {
 #define GN__DEFINE_MICROS(S, attribute, W, MR, NV)                            \
     GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD) \
     GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD)
-#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                                    \
-    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                                           \
-    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                                    \
-    GN__DEFINE_MAPS(S, attribute, W)                                                                   \
-    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                                         \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE, GN__DOT_PIECES_F64) \
-    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)                 \
-    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S)           \
-    GN__DEFINE_AXPY(S, attribute, W)                                                                   \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                            \
-    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                                      \
-    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)                    \
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                                        \
+    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                                               \
+    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                                        \
+    GN__DEFINE_MAPS(S, attribute, W)                                                                       \
+    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                                             \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE, GN__DOT_PIECES_F64_##S) \
+    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)                     \
+    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S)               \
+    GN__DEFINE_AXPY(S, attribute, W)                                                                       \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                                \
+    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                                          \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)                        \
     GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
 #define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
     GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
 /* of 8 lanes, which no wider vector changes */
 #define GN__DEFINE_DOTS(S, attribute, W)                                                                 \
     GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE, \
-                   GN__DOT_PIECES_F32)                                                                   \
+                   GN__DOT_PIECES_F32_##S)                                                               \
     GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE, float, GN__WIDE)
 #define GN__DEFINE_HALVES(name, WIDE, ONE, PIECES)                                       \
     GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE, PIECES) \
@@ -12353,23 +12363,23 @@ typedef struct gn__maps64 {
 } gn__maps64;
 #define GN__DEFINE_MAPS64(S, attribute)                                                                            \
     attribute static void gn__minus_##S(double *y, const double *x, double sub, int64_t n) {                       \
-        for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;                                                         \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;                                          \
     }                                                                                                              \
     attribute static void gn__squares_##S(double *y, const double *x, double sub, int64_t n) {                     \
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);                                        \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);                         \
     }                                                                                                              \
     attribute static void gn__squares_apart_##S(double *restrict x, const double *y, int64_t n) {                  \
-        for (int64_t i = 0; i < n; i++) x[i] = (x[i] - y[i]) * (x[i] - y[i]);                                      \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) x[i] = (x[i] - y[i]) * (x[i] - y[i]);                       \
     }                                                                                                              \
     attribute static void gn__affine64_##S(double *y, const double *x, double sub, double mul, const double *gain, \
                                            const double *bias, int64_t n) {                                        \
         if (gain && bias) {                                                                                        \
-            for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul * gain[i] + bias[i];                         \
+            GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul * gain[i] + bias[i];          \
             return;                                                                                                \
         }                                                                                                          \
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                                 \
-        for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];                                                   \
-        for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];                                                   \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                  \
+        GN__ONE_BY_ONE for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];                                    \
+        GN__ONE_BY_ONE for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];                                    \
     }
 GN__SMALL_BEGIN
 GN__DEFINE_MAPS64(base, )
@@ -21401,7 +21411,6 @@ typedef struct gn__substitution {
     }
 GN__SMALL_BEGIN
 GN__DEFINE_SOLVE_LESS(base, )
-GN__DEFINE_SOLVE_ROWS(base, , 2, 4)
 GN__DEFINE_SOLVE_ROWS(base, , 2, 1)
 GN__SMALL_END
 #if GN__X86
@@ -21478,14 +21487,15 @@ static void gn__solve_substitute(const gn__solve_job *j, const double *m, int64_
     gn__substitution t = { m, y, down, 1, pitch, j->W - N, (j->bits & 2) != 0 };
     if (upper) t = (gn__substitution){ m + (N - 1) * (down + 1), y + (N - 1) * pitch, -down, -1, -pitch, t.n, t.ones };
     for (int64_t at = 0, n; at < N && !gn__pool_stops(j->c->pool); at += n) {
-        n = at + 4 <= N ? 4 : 1;
+        n = 1;
 #if GN__X86
         if (j->c->pool && j->c->pool->isa >= GN__ISA_AVX2) {
+            n = at + 4 <= N ? 4 : 1;
             (n == 4 ? gn__solve_rows4_avx2 : gn__solve_rows1_avx2)(&t, at);
             continue;
         }
 #endif
-        (n == 4 ? gn__solve_rows4_base : gn__solve_rows1_base)(&t, at);
+        gn__solve_rows1_base(&t, at);
     }
 }
 
@@ -28689,7 +28699,7 @@ GN__DEFINE_DOUBLE_OP(div)
 
 #define GN__BY(kind, expr)                                     \
     case kind:                                                 \
-        for (; i < n; i += W) {                                \
+        GN__ONE_BY_ONE for (; i < n; i += W) {                 \
             const vec v = *(const vec *)(const void *)(x + i); \
             *(vec *)(void *)(y + i) = expr;                    \
         }                                                      \
@@ -28935,7 +28945,7 @@ static void gn__loop_load_run(const gn__loop *j, const gn_load *load, char **see
 }
 
 /* One tile's inputs; `now` holds where each register is during it: in its own memory, or where the tensor lies. Behind
-   it is kept what gn__loop_load_run has seen. to: where what is loaded goes instead, since it is the result; or NULL. */
+   it is kept what gn__loop_load_run has seen. to: where what is loaded goes instead, as the result; or NULL. */
 static void gn__loop_loads(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n, char *to,
                            gn__ahead *ahead) {
     const gn_kernel_step *step = j->step;
