@@ -13976,9 +13976,9 @@ static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
 /* pieces side by side, and terms of as many */
 enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
 
-/* total[r], lost[r] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb elements apart; b of dtype
-   d. `one`: all are of one result. */
-static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool one, const char *x, int64_t ldx,
+/* total[r / each], lost[r / each] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb apart.
+   d: dtype of b */
+static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, const char *x, int64_t ldx,
                          const void *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k) {
     double s[GN__GEMV_PIECES];
     float t[GN__GEMV_PIECES];
@@ -13987,15 +13987,15 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
     else
         (d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16])(t, (const float *)(const void *)x, ldx, b,
                                                                           ldb, rows, k);
-    if (one && !j->wide) {
+    for (int64_t r = 0, end; r < rows; r = end, total++, lost++) {
         double sum = *total;
-        GN__ONE_BY_ONE for (int64_t r = 0; r < rows; r++) sum += (double)t[r];
+        end = r + each;
+        GN__ONE_BY_ONE for (int64_t l = r; l < end && j->wide; l++) gn__gemv_join(total, lost, s + l, 1);
+        if (j->wide) continue;
+        GN__ONE_BY_ONE for (int64_t l = r; l < end; l++) sum += (double)t[l];
         *total = sum;
-        return;
     }
-    GN__ONE_BY_ONE for (int64_t r = 0; r < rows; r++) if (j->wide)
-        gn__gemv_join(total + (one ? 0 : r), lost + (one ? 0 : r), s + r, 1);
-    else total[r] += (double)t[r]; }
+}
 
 /* results of a task; how long the few may be to be made once, for all tasks */
 enum { GN__GEMV_N = 2048, GN__GEMV_DEEP = 1 << 18 };
@@ -14022,14 +14022,35 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 gn_dtype of = direct || j->wide ? d : GN_F32;
                 int64_t bytes = (int64_t)gn__bytes_of(of);
                 double *to = total + r * n + i, *off = lost + r * n + i;
-                if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
+                if (outs == 4) gn__gemv_dot(j, to, off, 1, x, 0, b, of, ldb, 4, terms);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
                     m = j->streams && j->n < 8 ? 1 : GN__MAX((terms - q) / piece, 1);
-                    gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
+                    gn__gemv_dot(j, to, off, m, x + q * size, piece, b + q * bytes, of, piece, m,
                                  GN__MIN(terms - q, piece));
                 }
             }
         }
+    }
+}
+
+/* Whether rows are so short, and lie one behind the other, that several together are read as one long row is. */
+static bool gn__gemv_is_dense(const gn__gemv *j) {
+    int64_t k = j->g->k, piece = j->wide ? GN__PIECE64 : GN__PIECE;
+    bool kernel = j->g->dtype == GN_F32 || j->wide || j->kernels->dot16[j->g->dtype == GN_BF16];
+    return kernel && j->streams && j->few == 1 && j->n >= 8 && j->wk == 1 && j->wn == k && !j->lead && k % piece == 0 &&
+           k < GN__GEMV_PIECES * piece && GN__GEMV_PIECES * piece % k == 0;
+}
+
+static void gn__gemv_dense(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
+    double few[GN__GEMV_TERMS], x[GN__GEMV_TERMS];
+    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, k = j->g->k, each = k / piece,
+            most = GN__GEMV_PIECES / each, outs;
+    const char *one = gn__gemv_few(j, few, 0, 0, k);
+    for (int64_t i = 0; i < most; i++) memcpy((char *)x + i * k * size, one, (size_t)(k * size));
+    for (int64_t i = 0; i < n && !gn__pool_stops(j->g->pool); i += outs) {
+        outs = GN__MIN(n - i, most);
+        gn__gemv_dot(j, total + i, lost + i, each, (const char *)x, piece, gn__gemv_row(j, col + i, 0), j->g->dtype,
+                     piece, outs * each, piece);
     }
 }
 
@@ -14078,7 +14099,8 @@ static void gn__gemv_sums_range(void *arg, int64_t begin, int64_t end) {
 /* Results [col, col + n) along rows, down them, or of their sums piece by piece. */
 static void gn__gemv_totals(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     if (!j->sums) {
-        if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
+        if (gn__gemv_is_dense(j)) gn__gemv_dense(j, total, lost, col, n);
+        else if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
         else gn__gemv_down(j, total, lost, col, n);
         return;
     }
