@@ -11000,13 +11000,11 @@ typedef struct gn__runners {
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)               \
-    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)              \
-    GN__DEFINE_RUN(f64_##S, attribute, W, double, sum, +)                 \
-    GN__DEFINE_RUN(f64_##S, attribute, W, double, prod, *)
+    GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
 #define GN__RUNNERS(S)                                                                                         \
     {                                                                                                          \
         [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                                \
-        [GN__F64] = { gn__run_best_f64_##S, gn__run_sum_f64_##S, gn__run_prod_f64_##S, NULL },                 \
+        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                                \
         [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S },                 \
         [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S, gn__run_most_i64_##S }, \
         [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S },                              \
@@ -14028,9 +14026,9 @@ static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
 /* pieces side by side, and terms of as many */
 enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
 
-/* total[r], lost[r] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb elements apart; b of dtype
-   d. `one`: all are of one result. */
-static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool one, const char *x, int64_t ldx,
+/* total[r / each], lost[r / each] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb apart.
+   d: dtype of b */
+static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, const char *x, int64_t ldx,
                          const void *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k) {
     double s[GN__GEMV_PIECES];
     float t[GN__GEMV_PIECES];
@@ -14039,15 +14037,15 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
     else
         (d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16])(t, (const float *)(const void *)x, ldx, b,
                                                                           ldb, rows, k);
-    if (one && !j->wide) {
+    for (int64_t r = 0, end; r < rows; r = end, total++, lost++) {
         double sum = *total;
-        GN__ONE_BY_ONE for (int64_t r = 0; r < rows; r++) sum += (double)t[r];
+        end = r + each;
+        GN__ONE_BY_ONE for (int64_t l = r; l < end && j->wide; l++) gn__gemv_join(total, lost, s + l, 1);
+        if (j->wide) continue;
+        GN__ONE_BY_ONE for (int64_t l = r; l < end; l++) sum += (double)t[l];
         *total = sum;
-        return;
     }
-    GN__ONE_BY_ONE for (int64_t r = 0; r < rows; r++) if (j->wide)
-        gn__gemv_join(total + (one ? 0 : r), lost + (one ? 0 : r), s + r, 1);
-    else total[r] += (double)t[r]; }
+}
 
 /* results of a task; how long the few may be to be made once, for all tasks */
 enum { GN__GEMV_N = 2048, GN__GEMV_DEEP = 1 << 18 };
@@ -14074,16 +14072,39 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 gn_dtype of = direct || j->wide ? d : GN_F32;
                 int64_t bytes = (int64_t)gn__bytes_of(of);
                 double *to = total + r * n + i, *off = lost + r * n + i;
-                if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
+                if (outs == 4) gn__gemv_dot(j, to, off, 1, x, 0, b, of, ldb, 4, terms);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
                     m = j->streams && j->n < 8 ? 1 : GN__MAX((terms - q) / piece, 1);
-                    gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
+                    gn__gemv_dot(j, to, off, m, x + q * size, piece, b + q * bytes, of, piece, m,
                                  GN__MIN(terms - q, piece));
                 }
             }
         }
     }
 }
+
+/* Whether rows are so short, and lie one behind the other, that several together are read as one long row is. */
+static bool gn__gemv_is_dense(const gn__gemv *j) {
+    int64_t k = j->g->k, piece = j->wide ? GN__PIECE64 : GN__PIECE;
+    bool kernel = j->g->dtype == GN_F32 || j->wide || j->kernels->dot16[j->g->dtype == GN_BF16];
+    return kernel && j->streams && j->few == 1 && j->n >= 8 && j->wk == 1 && j->wn == k && !j->lead && k % piece == 0 &&
+           k < GN__GEMV_PIECES * piece && GN__GEMV_PIECES * piece % k == 0;
+}
+
+GN__COLD_BEGIN
+static void gn__gemv_dense(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
+    double few[GN__GEMV_TERMS], x[GN__GEMV_TERMS];
+    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, k = j->g->k, each = k / piece,
+            most = GN__GEMV_PIECES / each, outs;
+    const char *one = gn__gemv_few(j, few, 0, 0, k);
+    for (int64_t i = 0; i < most; i++) memcpy((char *)x + i * k * size, one, (size_t)(k * size));
+    for (int64_t i = 0; i < n && !gn__pool_stops(j->g->pool); i += outs) {
+        outs = GN__MIN(n - i, most);
+        gn__gemv_dot(j, total + i, lost + i, each, (const char *)x, piece, gn__gemv_row(j, col + i, 0), j->g->dtype,
+                     piece, outs * each, piece);
+    }
+}
+GN__COLD_END
 
 /* The same down rows that lie side by side. */
 static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
@@ -14130,7 +14151,8 @@ static void gn__gemv_sums_range(void *arg, int64_t begin, int64_t end) {
 /* Results [col, col + n) along rows, down them, or of their sums piece by piece. */
 static void gn__gemv_totals(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     if (!j->sums) {
-        if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
+        if (gn__gemv_is_dense(j)) gn__gemv_dense(j, total, lost, col, n);
+        else if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
         else gn__gemv_down(j, total, lost, col, n);
         return;
     }
@@ -14728,20 +14750,9 @@ static void gn__conv_taps(gn__conv *k) {
     }
 }
 
-#define GN__DEFINE_CONV_GATHER(B)                                                    \
-    static void gn__conv_gather_##B(const gn__conv *k, const char *p) {              \
-        const uint##B##_t *from = (const uint##B##_t *)(const void *)p;              \
-        uint##B##_t *to = (uint##B##_t *)(void *)k->dense;                           \
-        for (int64_t m = 0; m < k->filters; m++)                                     \
-            for (int64_t c = 0; c < k->channels; c++, to += k->win.taps) {           \
-                const uint##B##_t *row = from + m * k->wm + c * k->wc;               \
-                for (int64_t t = 0; t < k->win.taps; t++) to[t] = row[k->picked[t]]; \
-            }                                                                        \
-    }
-GN__DEFINE_CONV_GATHER(16)
-GN__DEFINE_CONV_GATHER(32)
-GN__DEFINE_CONV_GATHER(64)
-
+#define GN__CONV_GATHER(B)                    \
+    for (int64_t t = 0; t < k->win.taps; t++) \
+    ((uint##B##_t *)(void *)to)[t] = ((const uint##B##_t *)(const void *)row)[k->picked[t]]
 /* The filters of group g as rows of channels of the picked taps. */
 static void gn__conv_gather(const gn__conv *k, int64_t g) {
     const gn_view *w = &k->c->in[1];
@@ -14750,9 +14761,13 @@ static void gn__conv_gather(const gn__conv *k, int64_t g) {
     for (int64_t t = 0; t < k->win.taps; t++)
         k->picked[t] =
             k->lists[0][t / n2 / n1] * k->ws[0] + k->lists[1][t / n2 % n1] * k->ws[1] + k->lists[2][t % n2] * k->ws[2];
-    if (bytes == 2) gn__conv_gather_16(k, p);
-    else if (bytes == 4) gn__conv_gather_32(k, p);
-    else gn__conv_gather_64(k, p);
+    char *to = k->dense;
+    for (int64_t i = 0; i < k->filters * k->channels; i++, to += k->win.taps * bytes) {
+        const char *row = p + (i / k->channels * k->wm + i % k->channels * k->wc) * bytes;
+        if (bytes == 2) GN__CONV_GATHER(16);
+        else if (bytes == 4) GN__CONV_GATHER(32);
+        else GN__CONV_GATHER(64);
+    }
 }
 
 /* A kernel of one element that meets each element of x: all axes are one. */
@@ -17086,6 +17101,7 @@ typedef struct gn__attention_job {
     int64_t format;                               /* a gn_quant; 0: none */
 } gn__attention_job;
 
+GN__COLD_BEGIN
 /* The end of the keys that query t sees. */
 static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
     return j->form.bits & 1 ? GN__MAX(j->length - j->c->in[0].dims[2] + t + 1, 0) : j->length;
@@ -17160,12 +17176,15 @@ static gn__attention_query gn__attention_query_of(const gn__attention_job *j, in
     return a;
 }
 
-GN__COLD_BEGIN
+/* soft_cap * tanh of n sums of products, which are scaled by what the cap divides. */
+static void gn__cap_f64(const gn__attention_job *j, double *s, int64_t n) {
+    for (int64_t i = 0; i < n; i++) s[i] = j->form.cap * gn__w_tanh(s[i]);
+}
 
 /* The score of key i of those that the query sees, from the sum of products x. */
 static double gn__attention_score(const gn__attention_job *j, const gn__attention_query *a, int64_t i, double x) {
     x *= j->scale;
-    if (j->form.cap != 0) x = j->form.cap * gn__w_tanh(x);
+    if (j->form.cap != 0) gn__cap_f64(j, &x, 1);
     if (j->form.slopes) x += a->slope * (double)(a->away + i);
     if (a->m && j->mask.dtype == GN_BOOL) x = *(const uint8_t *)(a->m + i * j->mask.strides[3]) ? x : -INFINITY;
     else if (a->m) {
@@ -17252,8 +17271,6 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
 
-GN__COLD_END
-
 /* Adds n elements of the mask, `stride` apart, to scores; false hides. */
 #define GN__DEFINE_ATTENTION_MASK(S, T)                                                                              \
     GN__NOINLINE static void gn__attention_mask_##S(const gn__attention_job *j, const char *m, int64_t stride, T *s, \
@@ -17268,20 +17285,13 @@ GN__COLD_END
         }                                                                                                            \
     }
 GN__DEFINE_ATTENTION_MASK(f32, float)
-GN__COLD_BEGIN
 GN__DEFINE_ATTENTION_MASK(f64, double)
-GN__COLD_END
 
-/* soft_cap * tanh of n sums of products, which are scaled by what the cap divides. */
 static void gn__cap_f32(const gn__attention_job *j, float *s, int64_t n) {
     gn__tanh_f32(j->c->pool, s, s, n);
     gn__kernels_of(j->c->pool)->affine(s, s, n, 0, (float)j->form.cap);
 }
 
-GN__COLD_BEGIN
-static void gn__cap_f64(const gn__attention_job *j, double *s, int64_t n) {
-    for (int64_t i = 0; i < n; i++) s[i] = j->form.cap * gn__w_tanh(s[i]);
-}
 GN__COLD_END
 
 GN__INLINE float gn__quant_fp8(uint8_t v) {
@@ -17295,8 +17305,8 @@ GN__INLINE float gn__quant_fp8(uint8_t v) {
 }
 
 /* n of them that follow one another from p on, key i of those that the query sees the first, by their scales. */
-static void gn__attention_widen(const gn__attention_query *a, const gn_view *v, const char *p, int64_t i, int64_t n,
-                                float *o) {
+GN__NOINLINE static void gn__attention_widen(const gn__attention_query *a, const gn_view *v, const char *p, int64_t i,
+                                             int64_t n, float *o) {
     const gn_view *s = a->in + (v - a->in) + 5;
     int64_t width = v->dims[3], size = v->dims[2], key = a->first + i, page = a->pages[key / size];
     const char *scale = s->p + (page * s->strides[0] + a->g * s->strides[1] + key % size * s->strides[2]) *
@@ -17313,6 +17323,7 @@ static void gn__attention_widen(const gn__attention_query *a, const gn_view *v, 
     }
 }
 
+GN__COLD_BEGIN
 /* Keys or values from the ith on that the query sees, *out_n of them, as f32, `*out_stride` apart: where they lie, or
    in `room`. */
 static const float *gn__attention_rows(const gn__attention_query *a, const gn_view *v, const char *head, int64_t i,
@@ -17511,43 +17522,42 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, cha
     }
 
 /* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
-#define GN__DEFINE_TILE_SOFTMAX(S, T, COMPUTE, PLUS, SUM, SHRINK)                                          \
-    GN__NOINLINE static void gn__tile_softmax_##S(const gn__attention_tile *a, int64_t first, int64_t n) { \
-        const gn__pool *pool = a->j->c->pool;                                                              \
-        const gn__runners *run = gn__runners_of(pool, COMPUTE);                                            \
-        int64_t nr = a->tiles->nr, at[64];                                                                 \
-        T best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, *s = (T *)(void *)a->scores,           \
-                              *sums = (T *)(void *)a->sums + first * a->rows;                              \
-        bool shrinks = false;                                                                              \
-        memset(at, 0, sizeof at);                                                                          \
-        memcpy(best, s, (size_t)nr * sizeof *best);                                                        \
-        run->best(best, at, s, nr, n, nr, 0, false);                                                       \
-        for (int64_t l = 0; l < nr; l++) {                                                                 \
-            T old = (T)a->top[first + l], now = old != old || best[l] <= old ? old : best[l];              \
-            less[l] = now == -(T)INFINITY ? 0 : -now;                                                      \
-            shrink[l] = old + less[l];                                                                     \
-            a->top[first + l] = (double)now;                                                               \
-            shrinks |= old != now;                                                                         \
-        }                                                                                                  \
-        gn__exp_##S(pool, shrink, shrink, nr);                                                             \
-        for (int64_t i = 0; i < n; i++) PLUS(s + i * nr);                                                  \
-        gn__exp_##S(pool, s, s, n *nr);                                                                    \
-        SUM;                                                                                               \
-        for (int64_t l = 0; l < nr; l++)                                                                   \
-            a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];             \
-        for (int64_t e = 0; e < a->E && shrinks; e++) SHRINK(sums + e * nr);                               \
+#define GN__DEFINE_TILE_SOFTMAX(S, T, COMPUTE, SUM, SHRINK)                                                           \
+    GN__NOINLINE static void gn__tile_softmax_##S(const gn__attention_tile *a, int64_t first, int64_t n) {            \
+        const gn__pool *pool = a->j->c->pool;                                                                         \
+        int64_t mr = a->tiles->mr, nr = a->tiles->nr, all = n * nr, at[64];                                           \
+        T best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, ones[GN__TILE_KEYS], *s = (T *)(void *)a->scores, \
+                              *sums = (T *)(void *)a->sums + first * a->rows;                                         \
+        bool shrinks = false;                                                                                         \
+        memset(at, 0, sizeof at);                                                                                     \
+        memcpy(best, s, (size_t)nr * sizeof *best);                                                                   \
+        gn__runners_of(pool, COMPUTE)->best(best, at, s, nr, n, nr, 0, false);                                        \
+        for (int64_t l = 0; l < nr; l++) {                                                                            \
+            T old = (T)a->top[first + l], now = old != old || best[l] <= old ? old : best[l];                         \
+            less[l] = now == -(T)INFINITY ? 0 : -now;                                                                 \
+            shrink[l] = old + less[l];                                                                                \
+            a->top[first + l] = (double)now;                                                                          \
+            shrinks |= old != now;                                                                                    \
+        }                                                                                                             \
+        gn__exp_##S(pool, shrink, shrink, nr);                                                                        \
+        for (int64_t i = 0; i < n; i++) ones[i] = 1;                                                                  \
+        /* a product of ones adds the same to each row */                                                             \
+        for (int64_t p = 0; p < n; p += mr) a->tiles->micro(ones, 0, 0, less, s + p * nr, nr, 1, true);               \
+        gn__exp_##S(pool, s, s, all);                                                                                 \
+        SUM(part, ones, s);                                                                                           \
+        for (int64_t l = 0; l < nr; l++)                                                                              \
+            a->weight[first + l] = a->weight[first + l] * (double)shrink[l] + (double)part[l];                        \
+        for (int64_t e = 0; e < a->E && shrinks; e++) SHRINK(sums + e * nr);                                          \
     }
 
-GN__NOINLINE static void gn__tile_ones(const gn__attention_tile *a, float *part, int64_t n) {
-    float ones[GN__TILE_KEYS];
-    for (int64_t i = 0; i < n; i++) ones[i] = 1;
-    a->k->axpy(part, ones, (const float *)(void *)a->scores, a->tiles->nr, n, a->tiles->nr);
-}
-
-#define GN__TILE_PLUS_F32(s) a->k->plus(s, less, nr)
-#define GN__TILE_PLUS_F64(s) run->sum(s, less, 0, 1, nr)
+#define GN__TILE_SUM_F32(y, x, s) a->k->axpy(y, x, s, nr, n, nr)
 #define GN__TILE_SHRINK_F32(s) a->k->gain(s, shrink, NULL, nr, 0, 1)
-#define GN__TILE_SHRINK_F64(s) run->prod(s, shrink, 0, 1, nr)
+#define GN__TILE_SUM_F64(y, x, s)               \
+    double slots[GN__LANES * GN__SLOT];         \
+    a->k->down64(slots, x, s, nr, n, nr, true); \
+    a->k->join64(y, slots, GN__MIN(n, (int64_t)GN__LANES), nr)
+#define GN__TILE_SHRINK_F64(s) \
+    for (int64_t l = 0; l < nr; l++) (s)[l] *= shrink[l]
 
 /* Sums by weights. */
 #define GN__DEFINE_TILE_STORE(S, T)                                                                         \
@@ -17566,10 +17576,10 @@ GN__NOINLINE static void gn__tile_ones(const gn__attention_tile *a, float *part,
         }                                                                                                   \
     }
 GN__DEFINE_TILE_SCORES(f32, float)
-GN__DEFINE_TILE_SOFTMAX(f32, float, GN__F32, GN__TILE_PLUS_F32, gn__tile_ones(a, part, n), GN__TILE_SHRINK_F32)
+GN__DEFINE_TILE_SOFTMAX(f32, float, GN__F32, GN__TILE_SUM_F32, GN__TILE_SHRINK_F32)
 GN__DEFINE_TILE_STORE(f32, float)
 GN__DEFINE_TILE_SCORES(f64, double)
-GN__DEFINE_TILE_SOFTMAX(f64, double, GN__F64, GN__TILE_PLUS_F64, run->sum(part, s, nr, n, nr), GN__TILE_SHRINK_F64)
+GN__DEFINE_TILE_SOFTMAX(f64, double, GN__F64, GN__TILE_SUM_F64, GN__TILE_SHRINK_F64)
 GN__DEFINE_TILE_STORE(f64, double)
 
 /* A weight of 0 must not meet infinity or NaN where a query does not see the value. */
@@ -17639,7 +17649,6 @@ static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-GN__COLD_BEGIN
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
     gn__attention_job j = { .c = c, .form = gn__attention_read(c->attrs, c->n_attrs), .length = S };
@@ -19678,6 +19687,7 @@ static void gn__interpolate_band(const gn__interpolate_job *j, int64_t image, in
     if (stores) gn__store_f32((const float *)(const void *)rounded, d, y, 1, (end - begin) * j->to);
 }
 
+GN__COLD_BEGIN
 static void gn__interpolate_range(void *arg, int64_t begin, int64_t end) {
     gn__interpolate_job *j = (gn__interpolate_job *)arg;
     bool stores = !j->near && j->bytes != j->wide;
@@ -19777,7 +19787,6 @@ static gn_result gn__cpu_interpolate(const gn__call *c) {
     return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of an interpolation");
 }
 
-GN__COLD_BEGIN
 /* Along each axis the product with what an interpolation of the unit matrix is: (size, in). */
 static void gn__grad_interpolate(gn__grads *k) {
     gn_shape x = gn__x_shape(k, 0);
@@ -20281,7 +20290,9 @@ GN__DEFINE_CELLS(f64, double)
         gn__cell_back_put_##S(j, 0, b, u, n, y);                                                                       \
     }
 GN__DEFINE_CELL_BACK(f32, float)
+GN__COLD_BEGIN /* the gradient of f64, which few ask for */
 GN__DEFINE_CELL_BACK(f64, double)
+GN__COLD_END
 #undef GN__DEFINE_CELL_BACK
 #undef GN__EACH
 #undef GN__CELL_ROW
@@ -20289,7 +20300,7 @@ GN__DEFINE_CELL_BACK(f64, double)
 #pragma GCC pop_options
 #endif
 
-static void gn__recurrent_range(void *arg, int64_t begin, int64_t end) {
+    static void gn__recurrent_range(void *arg, int64_t begin, int64_t end) {
     const gn__recurrent *j = (const gn__recurrent *)arg;
     int64_t blocks = (j->f.H + GN__CELL_WIDE - 1) / GN__CELL_WIDE;
     bool wide = j->c->out.dtype == GN_F64;
@@ -21346,7 +21357,8 @@ GN__COLD_END
 
 typedef struct gn__solve_job {
     const gn__call *c;
-    int64_t kind, bits, N, W; /* columns of a matrix, and of it with its right sides beside it */
+    /* columns of a matrix, of its right sides, and of both side by side with zeros that fill a vector */
+    int64_t kind, bits, N, K, W;
     gn__atomic failed;
 } gn__solve_job;
 
@@ -21372,51 +21384,46 @@ typedef struct gn__substitution {
     bool ones;                      /* on the diagonal */
 } gn__substitution;
 
-/* R rows from `at` on: what was found before them is taken from their sums in registers, several columns at a time;
-   then they are found one after the other. Each number is subtracted from in the order of rows. */
-#define GN__SOLVE_ROWS(T, V, R)                                                                               \
-    for (const int64_t w = sizeof(T) / sizeof *y; c + V * w <= t->n; c += V * w) {                            \
-        const double *x = t->y + c, *f = t->m + at * t->down;                                                 \
-        T acc[R][V];                                                                                          \
-        y = t->y + at * t->pitch + c;                                                                         \
-        GN__UNROLL for (int r = 0; r < R; r++) {                                                              \
-            GN__UNROLL for (int v = 0; v < V; v++) acc[r][v] = *(const T *)(y + r * t->pitch + v * w);        \
-        }                                                                                                     \
-        for (int64_t p = 0; p < at; p++, x += t->pitch, f += t->across) {                                     \
-            GN__UNROLL for (int r = 0; r < R; r++) {                                                          \
-                GN__UNROLL for (int v = 0; v < V; v++) acc[r][v] -= f[r * t->down] * *(const T *)(x + v * w); \
-            }                                                                                                 \
-        }                                                                                                     \
-        GN__UNROLL for (int r = 0; r < R; r++, f += t->across) {                                              \
-            GN__UNROLL for (int v = 0; v < V; v++) {                                                          \
-                if (!t->ones) acc[r][v] /= f[r * t->down];                                                    \
-                *(T *)(y + r * t->pitch + v * w) = acc[r][v];                                                 \
-                GN__UNROLL for (int q = r + 1; q < R; q++) acc[q][v] -= f[q * t->down] * acc[r][v];           \
-            }                                                                                                 \
-        }                                                                                                     \
-    }
+/* Four rows from `at` on, of which `rows` are there: what was found before them is taken from their sums in registers,
+   as many columns at a time as a vector has; then they are found one after the other. Each number is subtracted from in
+   the order of rows. */
+enum { GN__SOLVE_WIDE = 4 };
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__SOLVE_WIDE(W, R)                                                                                 \
-    typedef double vec __attribute__((vector_size(W * sizeof(double)), aligned(sizeof(double)), may_alias)); \
-    GN__SOLVE_ROWS(vec, 2, R)
+#define GN__SOLVE_VECTOR \
+    typedef double vec __attribute__((vector_size(GN__SOLVE_WIDE * sizeof(double)), aligned(sizeof(double)), may_alias))
 #else
-#define GN__SOLVE_WIDE(W, R)
+#define GN__SOLVE_VECTOR typedef double vec
 #endif
-#define GN__DEFINE_SOLVE_ROWS(S, attribute, W, R)                                          \
-    attribute static void gn__solve_rows##R##_##S(const gn__substitution *t, int64_t at) { \
-        int64_t c = 0;                                                                     \
-        double *y;                                                                         \
-        GN__SOLVE_WIDE(W, R)                                                               \
-        GN__SOLVE_ROWS(double, 1, R)                                                       \
+#define GN__DEFINE_SOLVE_ROWS(S, attribute)                                                             \
+    attribute static void gn__solve_rows_##S(const gn__substitution *t, int64_t at, int64_t rows) {     \
+        GN__SOLVE_VECTOR;                                                                               \
+        for (int64_t c = 0; c < t->n; c += (int64_t)(sizeof(vec) / sizeof(double))) {                   \
+            const double *x = t->y + c, *f[4];                                                          \
+            double *y[4];                                                                               \
+            vec acc[4];                                                                                 \
+            GN__UNROLL for (int r = 0; r < 4; r++) {                                                    \
+                f[r] = t->m + (at + GN__MIN(r, rows - 1)) * t->down;                                    \
+                y[r] = t->y + (at + GN__MIN(r, rows - 1)) * t->pitch + c;                               \
+                acc[r] = *(const vec *)y[r];                                                            \
+            }                                                                                           \
+            for (int64_t p = 0; p < at; p++, x += t->pitch)                                             \
+                GN__UNROLL for (int r = 0; r < 4; r++) acc[r] -= f[r][p * t->across] * *(const vec *)x; \
+            GN__UNROLL for (int r = 0; r < 4; r++) {                                                    \
+                int64_t p = (at + r) * t->across;                                                       \
+                if (r >= rows) continue;                                                                \
+                if (!t->ones) acc[r] /= f[r][p];                                                        \
+                *(vec *)y[r] = acc[r];                                                                  \
+                GN__UNROLL for (int q = r + 1; q < 4; q++) acc[q] -= f[q][p] * acc[r];                  \
+            }                                                                                           \
+        }                                                                                               \
     }
 GN__SMALL_BEGIN
 GN__DEFINE_SOLVE_LESS(base, )
-GN__DEFINE_SOLVE_ROWS(base, , 2, 1)
+GN__DEFINE_SOLVE_ROWS(base, )
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_SOLVE_LESS(avx2, GN__TARGET_AVX2)
-GN__DEFINE_SOLVE_ROWS(avx2, GN__TARGET_AVX2, 4, 4)
-GN__DEFINE_SOLVE_ROWS(avx2, GN__TARGET_AVX2, 4, 1)
+GN__DEFINE_SOLVE_ROWS(avx2, GN__TARGET_AVX2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -21434,13 +21441,14 @@ static void gn__solve_less(const gn__solve_job *j, double *y, const double *x, c
     gn__solve_less_base(y, x, f, rows, j->W, n, more);
 }
 
-static void gn__solve_load(const gn_view *v, int64_t item, double *to, int64_t pitch) {
+static void gn__solve_load(const gn_view *v, int64_t item, double *to, int64_t pitch, int64_t width) {
     int lead = v->rank - 2;
-    int64_t bytes = (int64_t)gn__bytes_of(v->dtype);
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), n = v->dims[lead + 1];
     const char *p = v->p + gn__view_offset(v, lead, item) * bytes;
-    for (int64_t i = 0; i < v->dims[lead]; i++)
-        gn__load_f64(to + i * pitch, v->dtype, p + i * v->strides[lead] * bytes, v->strides[lead + 1],
-                     v->dims[lead + 1]);
+    for (int64_t i = 0; i < v->dims[lead]; i++, to += pitch) {
+        gn__load_f64(to, v->dtype, p + i * v->strides[lead] * bytes, v->strides[lead + 1], n);
+        for (int64_t k = n; k < width; k++) to[k] = 0;
+    }
 }
 
 /* Brings the largest of column p to row p; true if it came from another. */
@@ -21486,16 +21494,15 @@ static void gn__solve_substitute(const gn__solve_job *j, const double *m, int64_
     int64_t N = j->N;
     gn__substitution t = { m, y, down, 1, pitch, j->W - N, (j->bits & 2) != 0 };
     if (upper) t = (gn__substitution){ m + (N - 1) * (down + 1), y + (N - 1) * pitch, -down, -1, -pitch, t.n, t.ones };
-    for (int64_t at = 0, n; at < N && !gn__pool_stops(j->c->pool); at += n) {
-        n = 1;
+    for (int64_t at = 0; at < N && !gn__pool_stops(j->c->pool); at += 4) {
+        int64_t rows = GN__MIN(N - at, 4);
 #if GN__X86
         if (j->c->pool && j->c->pool->isa >= GN__ISA_AVX2) {
-            n = at + 4 <= N ? 4 : 1;
-            (n == 4 ? gn__solve_rows4_avx2 : gn__solve_rows1_avx2)(&t, at);
+            gn__solve_rows_avx2(&t, at, rows);
             continue;
         }
 #endif
-        gn__solve_rows1_base(&t, at);
+        gn__solve_rows_base(&t, at, rows);
     }
 }
 
@@ -21503,7 +21510,7 @@ static void gn__solve_substitute(const gn__solve_job *j, const double *m, int64_
 static void gn__solve_sides(const gn__solve_job *j, int64_t item, double *m) {
     const gn_view *v = j->c->in;
     int lead = v->rank - 2;
-    int64_t N = j->N, K = j->W - N, down = N, bytes = (int64_t)gn__bytes_of(v->dtype);
+    int64_t N = j->N, K = j->K, pitch = j->W - N, down = N, bytes = (int64_t)gn__bytes_of(v->dtype);
     const char *p = v->p + gn__view_offset(v, lead, item) * bytes;
     const double *from = m;
     double *y = m + N * N;
@@ -21515,22 +21522,23 @@ static void gn__solve_sides(const gn__solve_job *j, int64_t item, double *m) {
             gn__load_f64(m + i * N + first, v->dtype, p + (i * v->strides[lead] + first * v->strides[lead + 1]) * bytes,
                          v->strides[lead + 1], n);
         }
-    gn__solve_load(&j->c->in[1], item, y, K);
-    gn__solve_substitute(j, from, down, y, K, j->bits & 1);
-    gn__store_f64(y, v->dtype, j->c->out.p + item * N * K * bytes, 1, N * K);
+    gn__solve_load(&j->c->in[1], item, y, pitch, pitch);
+    gn__solve_substitute(j, from, down, y, pitch, j->bits & 1);
+    for (int64_t i = 0; i < N; i++)
+        gn__store_f64(y + i * pitch, v->dtype, j->c->out.p + (item * N + i) * K * bytes, 1, K);
 }
 
 static void gn__solve_item(const gn__solve_job *j, int64_t item, double *m) {
     const gn_view *in = j->c->in;
-    int64_t N = j->N, W = j->W, K = W - N, bytes = (int64_t)gn__bytes_of(in->dtype);
+    int64_t N = j->N, W = j->W, K = j->K, bytes = (int64_t)gn__bytes_of(in->dtype);
     double det = 1;
     bool ok = true, root = j->kind == GN__SOLVE_CHOLESKY;
     if (j->kind == GN__SOLVE_TRIANGULAR) {
         gn__solve_sides(j, item, m);
         return;
     }
-    gn__solve_load(&in[0], item, m, W);
-    if (K) gn__solve_load(&in[1], item, m + N, W);
+    gn__solve_load(&in[0], item, m, W, N);
+    if (K) gn__solve_load(&in[1], item, m + N, W, W - N);
     ok = gn__solve_eliminate(j, m, &det);
     if (j->kind == GN__SOLVE_DET) {
         gn__store_f64(&det, in->dtype, j->c->out.p + item * bytes, 1, 1);
@@ -21556,7 +21564,8 @@ static void gn__solve_range(void *arg, int64_t begin, int64_t end) {
 static gn_result gn__cpu_solve(const gn__call *c) {
     int lead = c->in[0].rank - 2;
     int64_t N = c->in[0].dims[lead], K = c->n_in > 1 ? c->in[1].dims[lead + 1] : 0, n = gn__view_count(&c->out);
-    gn__solve_job j = { c, c->attrs[0], c->attrs[1], N, N + K, 0 };
+    int64_t wide = (K + GN__SOLVE_WIDE - 1) / GN__SOLVE_WIDE * GN__SOLVE_WIDE;
+    gn__solve_job j = { c, c->attrs[0], c->attrs[1], N, K, N + wide, 0 };
     if (!n) return GN_OK;
     n /= c->attrs[0] == GN__SOLVE_DET ? 1 : N * (K ? K : N);
     gn__pool_for(c->pool, n, 1 + 65536 / (1 + N * N * (N + K)), gn__solve_range, &j);
