@@ -29264,7 +29264,8 @@ static void gn__loop_find_runs(gn__loop *j) {
             run = b;
         }
     }
-    for (n = GN__MIN(j->tile, run) & ~(int64_t)(GN__TILE_STEP - 1); n >= GN__TILE_RUN && run % n;) n -= GN__TILE_STEP;
+    /* of whole lines of caches even in bytes: large results are written past them a line at a time */
+    for (n = GN__MIN(j->tile, run) & ~(int64_t)63; n >= GN__TILE_RUN && run % n;) n -= 64;
     if (n < GN__TILE_RUN || (j->narrow && n < j->tile / 2)) return;
     j->tile = n;
     j->runs = runs;

@@ -765,6 +765,64 @@ static void check_large_links(void) {
     free(all);
 }
 
+/* ---- operands that are broadcast along rows ---- */
+
+enum { RUN_OPS = 7 };
+static gn_tensor with_column(int op, gn_tensor x, gn_tensor c, gn_tensor d) {
+    switch (op) {
+    case 0: return gn_add(x, c);
+    case 1: return gn_sub(x, c);
+    case 2: return gn_sub(c, x);
+    case 3: return gn_mul(c, x);
+    case 4: return gn_maximum(c, x);
+    case 5: return gn_mul(gn_sub(x, c), d);
+    default: return gn_div(x, c);
+    }
+}
+
+/* rows by run elements x, and columns c and d: as they are, and written out to the shape of x. */
+static void check_runs_of(const char *isa, gn_dtype dtype, int64_t rows, int64_t run) {
+    static const char *const names[RUN_OPS] = { "x + c", "x - c", "c - x", "c x", "max(c, x)", "(x - c) d", "x / c" };
+    bool real = dtype == GN_F32 || dtype == GN_F64 || dtype == GN_F16 || dtype == GN_BF16;
+    size_t bytes = gn_dtype_bytes(dtype), all = (size_t)(rows * run) * bytes, column = (size_t)rows * bytes;
+    char *x = (char *)aligned_alloc(64, (5 * all + 2 * column + 63) / 64 * 64), *c = x + 5 * all, *d = c + column,
+         *wide[2] = { x + all, x + 2 * all }, *got = x + 3 * all, *want = x + 4 * all;
+    if (!CHECK(x != NULL)) return;
+    for (size_t i = 0; i < all + 2 * column; i++) (i < all ? x + i : c + (i - all))[0] = (char)test_random_int(0, 255);
+    for (int64_t i = 0; i < rows * run; i++)
+        for (int k = 0; k < 2; k++) memcpy(wide[k] + (size_t)i * bytes, (k ? d : c) + (size_t)(i / run) * bytes, bytes);
+    setenv("GENIE_ISA", isa, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
+    unsetenv("GENIE_ISA");
+    for (int op = 0; op < RUN_OPS - !real; op++) {
+        gn_shape shape = GN_SHAPE(rows, run), tall = GN_SHAPE(rows, 1);
+        gn_tensor t = gn_data(g, dtype, shape, x);
+        gn_tensor y = with_column(op, t, gn_data(g, dtype, tall, c), gn_data(g, dtype, tall, d)),
+                  z = with_column(op, t, gn_data(g, dtype, shape, wide[0]), gn_data(g, dtype, shape, wide[1]));
+        memset(got, 0xa5, all);
+        CHECK_RESULT(gn_read(y, got, all), GN_OK);
+        CHECK_RESULT(gn_read(z, want, all), GN_OK);
+        if (memcmp(got, want, all) != 0)
+            test_fail(__FILE__, __LINE__, "%s of %s on %s: rows of %lld have other bits than written out", names[op],
+                      gn_dtype_name(dtype), isa, (long long)run);
+        gn_step(g);
+    }
+    gn_close(g);
+    free(x);
+}
+
+/* Random bits, NaNs among them. */
+static void check_runs(void) {
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I32, GN_I8, GN_U8, GN_I64 };
+    static const char *const isas[] = { "avx512", "avx2", "base" };
+    static const int64_t runs[] = { 5, 255, 256, 288, 300, 320, 512, 896, 1088, 4096 };
+    for (int i = 0; i < TEST_COUNT(isas); i++) {
+        for (int d = 0; d < TEST_COUNT(dtypes); d++)
+            for (int r = 0; r < TEST_COUNT(runs); r++) check_runs_of(isas[i], dtypes[d], 37, runs[r]);
+        check_runs_of(isas[i], GN_I8, 4200, 4128); /* written past the caches */
+    }
+}
+
 static void columns_of_a_large_matrix_have_equal_bits_alone_and_among_others(void) {
     fill_numbers();
     check_large();
@@ -785,8 +843,11 @@ static void short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_
     check_large_links();
 }
 
+static void operands_broadcast_along_rows_have_the_bits_of_written_out_ones(void) { check_runs(); }
+
 int main(int argc, char **argv) {
     static const test_entry alone[] = {
+        TEST_ENTRY(operands_broadcast_along_rows_have_the_bits_of_written_out_ones),
         TEST_ENTRY(columns_of_a_large_matrix_have_equal_bits_alone_and_among_others),
         TEST_ENTRY(concats_within_concats_have_the_bits_of_realised_ones),
         TEST_ENTRY(sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones),
