@@ -20291,8 +20291,7 @@ GN__DEFINE_CELLS(f64, double)
     }
 GN__DEFINE_CELL_BACK(f32, float)
 GN__COLD_BEGIN /* the gradient of f64, which few ask for */
-GN__DEFINE_CELL_BACK(f64, double)
-GN__COLD_END
+GN__DEFINE_CELL_BACK(f64, double) GN__COLD_END
 #undef GN__DEFINE_CELL_BACK
 #undef GN__EACH
 #undef GN__CELL_ROW
@@ -28351,7 +28350,7 @@ typedef struct gn__loop {
     uint64_t stored;   /* gn__loop_stored */
     uint64_t linked;   /* bit i: gn__loop_links */
     uint64_t runs;     /* bit i: load i shows one element to each tile */
-    uint64_t held;     /* bit i: register i holds one value for a whole tile */
+    uint64_t steady;   /* bit i: register i holds one value for a whole tile */
     bool streams;      /* the result is larger than caches: it is written past them */
     bool fetches;      /* gn__ahead_fetch: not where small elements are streamed, which takes twice as long with it, nor
                           where all that is read and made stays in a cache */
@@ -28738,14 +28737,14 @@ GN__DEFINE_BY(i32, uint32_t, gn__word8,
 #undef GN__BY
 #endif
 
-/* Whether an instruction was done so. held: gn__loop.held */
-static bool gn__loop_by(const gn_instr *in, gn__isa isa, uint64_t held, void *y, const void *const *x, int64_t n) {
+/* Whether an instruction was done so. steady: gn__loop.steady */
+static bool gn__loop_by(const gn_instr *in, gn__isa isa, uint64_t steady, void *y, const void *const *x, int64_t n) {
 #if GN__X86
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
     gn_dtype d = (gn_dtype)in->out_dtype;
     bool arithmetic =
              in->op == GN_OP_ADD || in->op == GN_OP_SUB || in->op == GN_OP_MUL || (in->op == GN_OP_DIV && d != GN_I32),
-         first = in->src[0] < 64 && held >> in->src[0] & 1, second = in->src[1] < 64 && held >> in->src[1] & 1;
+         first = in->src[0] < 64 && steady >> in->src[0] & 1, second = in->src[1] < 64 && steady >> in->src[1] & 1;
     if (isa < GN__ISA_AVX2 || !arithmetic || first == second || in->in_dtype != d) return false;
     uint32_t kind = 2u * in->op + first;
     if (d == GN_F32) gn__by_f32(kind, y, x[first], x[!first], whole);
@@ -28754,7 +28753,7 @@ static bool gn__loop_by(const gn_instr *in, gn__isa isa, uint64_t held, void *y,
     else return false;
     return true;
 #else
-    (void)in, (void)isa, (void)held, (void)y, (void)x, (void)n;
+    (void)in, (void)isa, (void)steady, (void)y, (void)x, (void)n;
     return false;
 #endif
 }
@@ -28764,7 +28763,7 @@ static bool gn__loop_by(const gn_instr *in, gn__isa isa, uint64_t held, void *y,
 typedef struct gn__chained {
     const float *with; /* the other operand; of SQUARE and RELU anything */
     uint32_t kind;     /* twice the op, and one more where the value is the second operand */
-    bool held;         /* the other operand is one number */
+    bool steady;       /* the other operand is one number */
 } gn__chained;
 enum { GN__CHAIN_MOST = 16 };
 #if GN__X86
@@ -28811,7 +28810,7 @@ GN__DEFINE_WIDE_CHOICE(max)
         vec y[V], w[V];                                                                                                \
         GN__UNROLL for (int z = 0; z < V; z++) y[z] = *(const vec *)(const void *)(from + i + z * W);                  \
         for (; n--; l++) {                                                                                             \
-            const float *with = l->with + (l->held ? 0 : i);                                                           \
+            const float *with = l->with + (l->steady ? 0 : i);                                                         \
             GN__UNROLL for (int z = 0; z < V; z++) w[z] = *(const vec *)(const void *)(with + z * W);                  \
             switch (l->kind) {                                                                                         \
                 GN__LINK(ADD, V, vec##_add)                                                                            \
@@ -28872,7 +28871,7 @@ static uint32_t gn__loop_chain(const gn__loop *j, uint32_t i) {
 }
 
 /* The n instructions of a chain on a tile of `elements`. past: the result is written past the caches. */
-static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *const *now, uint64_t held, char *y,
+static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *const *now, uint64_t steady, char *y,
                              int64_t elements, bool past) {
 #if GN__X86
     gn__chained links[GN__CHAIN_MOST];
@@ -28883,13 +28882,13 @@ static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *
         uint32_t alone = gn__ops[in[k].op].most == 1, turned = k && !alone && in[k].src[0] != in[k - 1].dst;
         uint16_t other = in[k].src[alone ? 0 : !turned];
         links[k] = (gn__chained){ alone ? from : (const float *)(const void *)now[other], 2u * in[k].op + turned,
-                                  !alone && other < 64 && held >> other & 1 };
+                                  !alone && other < 64 && steady >> other & 1 };
     }
     for (; isa == GN__ISA_AVX512 && i + 128 <= whole; i += 128) gn__chain_block_avx512(to, from, links, n, i, past);
     for (; isa == GN__ISA_AVX512 && i < whole; i += 32) gn__chain_step_avx512(to, from, links, n, i, past);
     for (; i < whole; i += 32) gn__chain_block_avx2(to, from, links, n, i, past);
 #else
-    (void)isa, (void)in, (void)n, (void)now, (void)held, (void)y, (void)elements, (void)past;
+    (void)isa, (void)in, (void)n, (void)now, (void)steady, (void)y, (void)elements, (void)past;
 #endif
 }
 
@@ -29136,7 +29135,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
             bool ends = i + chain > last, past = ends && j->streams && n % GN__TILE_STEP == 0;
             char *y = ends && (lands || past) ? to : own[dst];
             if (j->fetches) gn__ahead_fetch(&ahead, i, i + chain, step->n_instrs);
-            gn__loop_chained(isa, &instrs[i], chain, now, j->held, y, n, past);
+            gn__loop_chained(isa, &instrs[i], chain, now, j->steady, y, n, past);
             now[dst] = y;
             if (past) return GN_OK;
             i += chain - 1;
@@ -29156,7 +29155,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
 #endif
         if (kept && lands && x[0] != to) memcpy(to, x[0], (size_t)bytes);
         else if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
-        else if (!kept && !gn__loop_by(in, isa, j->held, now[in->dst], x, n))
+        else if (!kept && !gn__loop_by(in, isa, j->steady, now[in->dst], x, n))
             r = gn__loop_instr(in, isa, i == last || (i < 64 && j->stored >> i & 1), now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
@@ -29271,14 +29270,14 @@ static void gn__loop_find_runs(gn__loop *j) {
     j->runs = runs;
 }
 
-static uint64_t gn__loop_held(const gn__loop *j) {
-    uint64_t held = 0;
+static uint64_t gn__loop_steady(const gn__loop *j) {
+    uint64_t steady = 0;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *load = &j->run->plan->layout.loads[j->step->load + i];
         bool one = load->constant || gn__view_is_one(&load->view) || (i < 64 && j->runs >> i & 1);
-        if (one && load->reg < 64) held |= (uint64_t)1 << load->reg;
+        if (one && load->reg < 64) steady |= (uint64_t)1 << load->reg;
     }
-    return held;
+    return steady;
 }
 
 /* Whether a loop is one instruction that reads its inputs and writes its result where they lie. */
@@ -29322,7 +29321,7 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
     j.reg_bytes *= (size_t)longer;
     j.tile = gn__loop_tile_n(&r->plan->layout, step, gn__bytes_of(j.out.dtype), (size_t)j.narrow, longer);
     gn__loop_find_runs(&j);
-    j.held = gn__loop_held(&j);
+    j.steady = gn__loop_steady(&j);
     for (uint32_t i = 0; i < 64 && i < step->n_instrs && GN__X86 && r->cpu->pool.isa >= GN__ISA_AVX2 && !j.narrow; i++)
         if (gn__loop_links(r->plan->layout.instrs + step->instr, i, step->n_instrs)) j.linked |= (uint64_t)1 << i;
     return j;
@@ -29436,7 +29435,7 @@ static void gn__loop_make(void *arg, char *to, int64_t at, int64_t n) {
     uint32_t node = here.step->node;
     here.out.p = (char *)((uintptr_t)to - (uintptr_t)(at * (int64_t)gn__bytes_of(here.out.dtype)));
     here.runs = 0; /* tiles begin anywhere */
-    here.held = gn__loop_held(&here);
+    here.steady = gn__loop_steady(&here);
     gn_result r = raw ? GN_OK : GN_OUT_OF_MEMORY;
     char *mem = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     char **own = (char **)(void *)(mem + regs * here.reg_bytes), **now = own + regs;
