@@ -786,7 +786,7 @@ static void check_runs_of(const char *isa, gn_dtype dtype, int64_t rows, int64_t
     bool real = dtype == GN_F32 || dtype == GN_F64 || dtype == GN_F16 || dtype == GN_BF16;
     size_t bytes = gn_dtype_bytes(dtype), all = (size_t)(rows * run) * bytes, column = (size_t)rows * bytes;
     char *x = (char *)aligned_alloc(64, (5 * all + 2 * column + 63) / 64 * 64), *c = x + 5 * all, *d = c + column,
-         *wide[2] = { x + all, x + 2 * all }, *got = x + 3 * all, *want = x + 4 * all;
+         *wide[2] = { x + all, x + 2 * all }, *made = x + 3 * all, *plain = x + 4 * all;
     if (!CHECK(x != NULL)) return;
     for (size_t i = 0; i < all + 2 * column; i++) (i < all ? x + i : c + (i - all))[0] = (char)test_random_int(0, 255);
     for (int64_t i = 0; i < rows * run; i++)
@@ -799,10 +799,10 @@ static void check_runs_of(const char *isa, gn_dtype dtype, int64_t rows, int64_t
         gn_tensor t = gn_data(g, dtype, shape, x);
         gn_tensor y = with_column(op, t, gn_data(g, dtype, tall, c), gn_data(g, dtype, tall, d)),
                   z = with_column(op, t, gn_data(g, dtype, shape, wide[0]), gn_data(g, dtype, shape, wide[1]));
-        memset(got, 0xa5, all);
-        CHECK_RESULT(gn_read(y, got, all), GN_OK);
-        CHECK_RESULT(gn_read(z, want, all), GN_OK);
-        if (memcmp(got, want, all) != 0)
+        memset(made, 0xa5, all);
+        CHECK_RESULT(gn_read(y, made, all), GN_OK);
+        CHECK_RESULT(gn_read(z, plain, all), GN_OK);
+        if (memcmp(made, plain, all) != 0)
             test_fail(__FILE__, __LINE__, "%s of %s on %s: rows of %lld have other bits than written out", names[op],
                       gn_dtype_name(dtype), isa, (long long)run);
         gn_step(g);
@@ -813,12 +813,12 @@ static void check_runs_of(const char *isa, gn_dtype dtype, int64_t rows, int64_t
 
 /* Random bits, NaNs among them. */
 static void check_runs(void) {
-    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I32, GN_I8, GN_U8, GN_I64 };
+    static const gn_dtype kinds[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I32, GN_I8, GN_U8, GN_I64 };
     static const char *const isas[] = { "avx512", "avx2", "base" };
     static const int64_t runs[] = { 5, 255, 256, 288, 300, 320, 512, 896, 1088, 4096 };
     for (int i = 0; i < TEST_COUNT(isas); i++) {
-        for (int d = 0; d < TEST_COUNT(dtypes); d++)
-            for (int r = 0; r < TEST_COUNT(runs); r++) check_runs_of(isas[i], dtypes[d], 37, runs[r]);
+        for (int d = 0; d < TEST_COUNT(kinds); d++)
+            for (int r = 0; r < TEST_COUNT(runs); r++) check_runs_of(isas[i], kinds[d], 37, runs[r]);
         check_runs_of(isas[i], GN_I8, 4200, 4128); /* written past the caches */
     }
 }
