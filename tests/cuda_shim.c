@@ -28,9 +28,11 @@
  * and launches them.
  * Each pointer that a kernel's signature names, and all that a map of TMA covers, has to be memory of the device. */
 #define _GNU_SOURCE
+#undef _FORTIFY_SOURCE /* whose longjmp leaves no stack for another */
 #include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,7 +67,8 @@ typedef struct state {
 enum { STACK = 128 << 10, THREADS = 1024, SHARED = 228 << 10 };
 
 static state shim;
-static ucontext_t scheduler, fibres[THREADS];
+static jmp_buf scheduler, fibres[THREADS]; /* where each goes on; no system call, as swapcontext makes, changes them */
+static int made[THREADS];                  /* fibres that wait for a thread to run */
 static char *stacks;
 static int alive[THREADS], held[THREADS]; /* held: until all that are alive are */
 static unsigned current;
@@ -74,16 +77,35 @@ static double spent_us;
 static void (*kernel_now)(void **);
 static void **params_now;
 
-static void barrier(void) { swapcontext(&fibres[current], &scheduler); }
+static void barrier(void) {
+    if (!_setjmp(fibres[current])) _longjmp(scheduler, 1);
+}
 static void block_barrier(void) {
     held[current] = 1;
     barrier();
 }
 
+/* One thread after another. */
 static void fibre_main(void) {
-    kernel_now(params_now);
-    alive[current] = 0;
-    swapcontext(&fibres[current], &scheduler);
+    for (;;) {
+        kernel_now(params_now);
+        alive[current] = 0;
+        barrier();
+    }
+}
+
+/* Runs the current fibre to its next barrier, or to the end of its thread. */
+static void resume(void) {
+    if (_setjmp(scheduler)) return;
+    if (made[current]) _longjmp(fibres[current], 1);
+    ucontext_t start;
+    made[current] = 1;
+    getcontext(&start);
+    start.uc_stack.ss_sp = stacks + (size_t)current * STACK;
+    start.uc_stack.ss_size = STACK;
+    start.uc_link = NULL;
+    makecontext(&start, fibre_main, 0);
+    setcontext(&start);
 }
 
 /* Every thread runs to its next barrier in turn, until all have ended; at the block's it waits for the others. */
@@ -91,11 +113,6 @@ static void run_block(unsigned threads) {
     static unsigned left, ran;
     left = threads;
     for (unsigned i = 0; i < threads; i++) {
-        getcontext(&fibres[i]);
-        fibres[i].uc_stack.ss_sp = stacks + (size_t)i * STACK;
-        fibres[i].uc_stack.ss_size = STACK;
-        fibres[i].uc_link = &scheduler;
-        makecontext(&fibres[i], fibre_main, 0);
         alive[i] = 1;
         held[i] = 0;
     }
@@ -106,7 +123,7 @@ static void run_block(unsigned threads) {
             ran++;
             current = i;
             shim.thread.x = i;
-            swapcontext(&scheduler, &fibres[i]);
+            resume();
             spent_us += 0.01;
             left -= (unsigned)!alive[i];
         }
