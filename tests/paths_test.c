@@ -788,7 +788,11 @@ static void check_runs_of(const char *isa, gn_dtype dtype, int64_t rows, int64_t
     char *x = (char *)aligned_alloc(64, (5 * all + 2 * column + 63) / 64 * 64), *c = x + 5 * all, *d = c + column,
          *wide[2] = { x + all, x + 2 * all }, *made = x + 3 * all, *plain = x + 4 * all;
     if (!CHECK(x != NULL)) return;
-    for (size_t i = 0; i < all + 2 * column; i++) (i < all ? x + i : c + (i - all))[0] = (char)test_random_int(0, 255);
+    for (size_t i = 0; i < all + 2 * column; i += 8) {
+        size_t n = all + 2 * column - i < 8 ? all + 2 * column - i : 8;
+        uint64_t word = test_random();
+        for (size_t k = 0; k < n; k++) (i + k < all ? x + i + k : c + (i + k - all))[0] = (char)(word >> 8 * k);
+    }
     for (int64_t i = 0; i < rows * run; i++)
         for (int k = 0; k < 2; k++) memcpy(wide[k] + (size_t)i * bytes, (k ? d : c) + (size_t)(i / run) * bytes, bytes);
     setenv("GENIE_ISA", isa, 1);
