@@ -793,8 +793,12 @@ static void check_runs_of(const char *isa, gn_dtype dtype, int64_t rows, int64_t
         uint64_t word = test_random();
         for (size_t k = 0; k < n; k++) (i + k < all ? x + i + k : c + (i + k - all))[0] = (char)(word >> 8 * k);
     }
-    for (int64_t i = 0; i < rows * run; i++)
-        for (int k = 0; k < 2; k++) memcpy(wide[k] + (size_t)i * bytes, (k ? d : c) + (size_t)(i / run) * bytes, bytes);
+    for (int64_t i = 0; i < 2 * rows; i++) {
+        size_t row = (size_t)run * bytes;
+        char *to = wide[i % 2] + (size_t)(i / 2) * row;
+        memcpy(to, (i % 2 ? d : c) + (size_t)(i / 2) * bytes, bytes);
+        for (size_t have = bytes; have < row; have *= 2) memcpy(to + have, to, have < row - have ? have : row - have);
+    }
     setenv("GENIE_ISA", isa, 1);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
     unsetenv("GENIE_ISA");
