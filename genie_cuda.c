@@ -99,7 +99,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 38
+#define GN__CU_GENERATOR 39
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -1501,6 +1501,35 @@ static const char shared_text[] =
     "  UNROLL for (int i = 0; i < (int)(sizeof(A) / 4); i++) x.w[i] = __shfl_xor_sync(0xffffffffu, x.w[i], lanes);\n"
     "  return x.a;\n"
     "}\n"
+    "// U numbers of each of LANES neighbouring threads, U <= LANES. sum: the sums over the threads, halves of them "
+    "first, of which a thread gets number `sub / (LANES / U)`; all: what each has made of its own, to all of them.\n"
+    "template <int LANES, int U> struct spread {\n"
+    "  enum { L = LANES / 2, HALF = U / 2 };\n"
+    "  static M float sum(float *s, int sub) {\n"
+    "    float in[HALF];\n"
+    "    UNROLL for (int i = 0; i < HALF; i++) {\n"
+    "      const float out = sub & L ? s[i] : s[i + HALF];\n"
+    "      in[i] = (sub & L ? s[i + HALF] : s[i]) + exchange(out, L);\n"
+    "    }\n"
+    "    return spread<L, HALF>::sum(in, sub);\n"
+    "  }\n"
+    "  static M void all(float own, float *s, int sub) {\n"
+    "    float half[HALF];\n"
+    "    spread<L, HALF>::all(own, half, sub);\n"
+    "    UNROLL for (int i = 0; i < HALF; i++) {\n"
+    "      const float other = exchange(half[i], L);\n"
+    "      s[i] = sub & L ? other : half[i];\n"
+    "      s[i + HALF] = sub & L ? half[i] : other;\n"
+    "    }\n"
+    "  }\n"
+    "};\n"
+    "template <int LANES> struct spread<LANES, 1> {\n"
+    "  static M float sum(float *s, int) {\n"
+    "    UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[0] += exchange(s[0], l);\n"
+    "    return s[0];\n"
+    "  }\n"
+    "  static M void all(float own, float *s, int) { s[0] = own; }\n"
+    "};\n"
     "// The sum of N = 2^k numbers, halves of them first. By types: a long loop whose bound another loop sets stays a "
     "loop, and x is memory then.\n"
     "template <int N> struct halves { static M float sum(float *x) { UNROLL for (int i = 0; i < N / 2; i++) x[i] += "
@@ -6141,6 +6170,24 @@ static const char few_text[] =
     "// Which of a tile's columns element q of the sums of instruction j is; g: lane / 4\n"
     "template <class P> M int few_column(int g, int j, int q) { return P::DOT ? j * 16 + (q >> 1) * 8 + g : g * 2 * "
     "P::TILES + j + (q >> 1) * P::TILES; }\n"
+    "// Where a warp's sum of column c of a row stands in shared memory, of 8 EIGHTS rows: what lanes store at once, "
+    "and fours of columns that they read, are in banks of their own.\n"
+    "template <class P> M int few_place(int row, int c) { return (row * P::TILES * 16 + c) ^ (row >> 1 & 3) << 3; }\n"
+    "// A lane's sums of all its columns, by instruction, eight rows and element\n"
+    "template <class P> M void few_leave(float *part, const float (*acc)[(P::m + 7) / 8][4]) {\n"
+    "  enum { TILES = P::TILES, MANY = P::DOT ? 1 : TILES > 1 ? 4 : 2 };     // columns at once\n"
+    "  const int lane = threadIdx.x & 31;\n"
+    "  UNROLL for (int t = 0; t < (P::m + 7) / 8; t++) UNROLL for (int r = 0; r < 2; r++) {\n"
+    "    const int row = t * 8 + lane % 4 * 2 + r;\n"
+    "    if (row >= P::m) continue;\n"
+    "    UNROLL for (int o = 0; o < 2 * TILES; o += MANY) {\n"
+    "      float *to = part + few_place<P>(row, few_column<P>(lane / 4, o % TILES, o / TILES * 2));\n"
+    "      union { uint4 all; float v[4]; } f;\n"
+    "      UNROLL for (int i = 0; i < MANY; i++) f.v[i] = acc[(o + i) % TILES][t][(o + i) / TILES * 2 + r];\n"
+    "      if (MANY == 4) *(uint4 *)to = f.all; else UNROLL for (int i = 0; i < MANY; i++) to[i] = f.v[i];\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
     "// A lane's weights of 32 k from k0: where columns are contiguous 8 k of two columns to each instruction, else "
     "2 TILES columns of 8 k.\n"
     "template <class P> M void few_load(u32 *w, const typename P::T *b, i64 stride, int n, int first, int k0) {\n"
@@ -6197,20 +6244,30 @@ static const char few_text[] =
     "  M void load(int) {}\n"
     "  M void end(int i, float y, float) const { e.template store<1>(i, col, &y); }\n"
     "};\n"
-    "// The sum of a block's warps of an element of matrix q\n"
+    "// The sum of a block's warps of an element of matrix q, and of four neighbours\n"
     "template <class P> M float few_joined(const float *part, int q, int row, int c) {\n"
+    "  enum { WARP = (P::m + 7) / 8 * 8 * P::TILES * 16 };\n"
     "  float sum[8];\n"
-    "  UNROLL for (int w = 0; w < 8; w++) sum[w] = part[((q * 8 + w) * P::m + row) * (P::TILES * 16 + 4) + c];\n"
+    "  UNROLL for (int w = 0; w < 8; w++) sum[w] = part[(q * 8 + w) * WARP + few_place<P>(row, c)];\n"
     "  return halves<8>::sum(sum);\n"
     "}\n"
-    "// m rows (2 to 24) by B (k,n): 16 TILES columns to a block, or to the S blocks of a cluster that share k between "
+    "template <class P> M void few_joined4(const float *part, int q, int row, int c, float *v) {\n"
+    "  enum { WARP = (P::m + 7) / 8 * 8 * P::TILES * 16 };\n"
+    "  float sum[4][8];\n"
+    "  UNROLL for (int w = 0; w < 8; w++) {\n"
+    "    const uint4 f = *(const uint4 *)(part + (q * 8 + w) * WARP + few_place<P>(row, c));\n"
+    "    UNROLL for (int i = 0; i < 4; i++) sum[i][w] = part_of(f, i, 0.f);\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) v[i] = halves<8>::sum(sum[i]);\n"
+    "}\n"
+    "// m rows (2 to 32) by B (k,n): 16 TILES columns to a block, or to the S blocks of a cluster that share k between "
     "them. k is summed in steps of 32 by 8 * S * G warps, of which G are in one: their sums are joined as halves.\n"
     "// P: T, m, k, TILES, S, G, MATS, DOT (columns contiguous), WIDE, WIDE_X (16 bytes at once), WITHIN (N computes "
     "the rows), EARLY, NEXT, ROW_BYTES, strides AM AK BK BN\n"
     "// E: as for one row; element i of column c: early(c), load(i), end(i, v, v of the second matrix)\n"
     "template <class P, class N, class E> M void few_times(const typename P::T *a, const N &norm, const "
     "vector_of<typename P::T> &m, const E &e) {\n"
-    "  enum { TILES = P::TILES, MATS = P::MATS, S = P::S, G = P::G, COLUMNS = TILES * 16, APART = COLUMNS + 4, SHARE = "
+    "  enum { TILES = P::TILES, MATS = P::MATS, S = P::S, G = P::G, COLUMNS = TILES * 16, SHARE = "
     "COLUMNS / S, ALL = SHARE * P::m, OUT = "
     "(ALL + 255) / 256, EIGHTS = (P::m + 7) / 8, W = 8 * S * G, STEPS = (P::k + 31) / 32, ITEMS = (STEPS + W - 1) / W "
     "* G, FIT = EIGHTS == "
@@ -6219,9 +6276,9 @@ static const char few_text[] =
     "2 : 1, DEPTH = ITEMS < MOST ? ITEMS : MOST, TURN = DEPTH > G ? DEPTH : G };\n"
     "  static_assert(TURN % G == 0 && TURN % DEPTH == 0, \"each step of a turn has its own sum and registers\");\n"
     "  DYNAMIC_SHARED(memory);\n"
-    "  float *part = (float *)(memory + P::ROW_BYTES), *joined = part + MATS * 8 * P::m * APART;   // MATS, 8 warps, "
-    "m, "
-    "APART; MATS, S blocks, m, SHARE\n"
+    "  __shared__ u64 box;\n"
+    "  // MATS, 8 warps, 8 EIGHTS, COLUMNS; MATS, S blocks, m, SHARE\n"
+    "  float *part = (float *)(memory + P::ROW_BYTES), *joined = part + MATS * 64 * EIGHTS * COLUMNS;\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, rank = m.block % S, first = m.block / S * (TILES * "
     "16), u = (warp * S + rank) * 32;\n"
     "  float acc[MATS][G][TILES][EIGHTS][4];\n"
@@ -6230,7 +6287,10 @@ static const char few_text[] =
     "  E own[OUT];\n"
     "#define FEW_K(item) (((item) / G * W + (item) % G * 8 * S) * 32 + u)\n"
     "  if (P::NEXT == 0) let_next_start();\n"
-    "  if (S > 1) cluster_arrive();\n"
+    "  if (S > 1) {\n"
+    "    if (threadIdx.x == 0) box_open(&box, MATS * S * P::m * SHARE * 4);\n"
+    "    cluster_begin();\n"
+    "  }\n"
     "  if (!P::EARLY) await_previous();\n"
     "  UNROLL for (int d = 0; d < DEPTH; d++) UNROLL for (int q = 0; q < MATS; q++) few_load<P>(w[d][q], m.b[q], "
     "m.stride, m.n, first, FEW_K(d));\n"
@@ -6264,23 +6324,23 @@ static const char few_text[] =
     "  }\n"
     "#undef FEW_K\n"
     "  if (P::NEXT == 3) let_next_start();\n"
-    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int j = 0; j < TILES; j++) UNROLL for (int t = 0; t < EIGHTS; "
-    "t++) UNROLL for (int i = 0; i < 4; i++) {\n"
-    "    const int row = t * 8 + lane % 4 * 2 + i % 2, c = few_column<P>(lane / 4, j, i);\n"
-    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) acc[q][g][j][t][i] += acc[q][g + "
-    "h][j][t][i];\n"
-    "    if (row < P::m) part[((q * 8 + warp) * P::m + row) * APART + c] = acc[q][0][j][t][i];\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "    UNROLL for (int j = 0; j < TILES; j++) UNROLL for (int t = 0; t < EIGHTS; t++) UNROLL for (int i = 0; i < 4; "
+    "i++)\n"
+    "      UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) acc[q][g][j][t][i] += acc[q][g "
+    "+ h][j][t][i];\n"
+    "    few_leave<P>(part + (q * 8 + warp) * (8 * EIGHTS * COLUMNS), acc[q][0]);\n"
     "  }\n"
     "  __syncthreads();\n"
     "  // a block's own sums are joined first: one number of each element goes to another block\n"
     "  if (S > 1) {\n"
-    "    UNROLL for (int q = 0; q < MATS; q++) for (int at = threadIdx.x; at < P::m * COLUMNS; at += 256) {\n"
+    "    UNROLL for (int q = 0; q < MATS; q++) for (int at = threadIdx.x * 4; at < P::m * COLUMNS; at += 1024) {\n"
     "      const int row = at / COLUMNS, c = at % COLUMNS;\n"
-    "      put_block(joined + ((q * S + rank) * P::m + row) * SHARE + c % SHARE, few_joined<P>(part, q, row, c), c / "
-    "SHARE);\n"
+    "      float v[4];\n"
+    "      few_joined4<P>(part, q, row, c, v);\n"
+    "      box_send4(&box, joined + ((q * S + rank) * P::m + row) * SHARE + c % SHARE, v, c / SHARE);\n"
     "    }\n"
-    "    cluster_arrive();\n"
-    "    cluster_wait();\n"
+    "    box_wait(&box);\n"
     "  }\n"
     "  UNROLL for (int o = 0; o < OUT; o++) {\n"
     "    const int at = (int)threadIdx.x + o * 256, col = first + rank * SHARE + at % SHARE;\n"
@@ -6338,14 +6398,16 @@ static void few_choose(const emit *e, const product *p, int64_t all, int mats, i
     const bool clusters = emit_has_clusters(e), more = p->m > FEW_ROWS;
     if (((f->dot || !clusters) && blocks_for(all / mats, 32) < blocks) || (more && !clusters)) f->tiles = 1;
     int64_t grid = blocks_for(all / mats, 16 * f->tiles);
-    /* of many rows a thread has room for one sum of each element */
-    for (f->splits = 1; clusters && f->splits < most && (more || grid * f->splits <= blocks);) f->splits *= 2;
+    /* of many rows as many blocks as run side by side; of two matrices a thread has room for one sum of each element */
+    for (f->splits = 1; clusters && f->splits < most &&
+                        (more ? mats > 1 || grid * f->splits * 4 <= blocks * 3 : grid * f->splits <= blocks);)
+        f->splits *= 2;
     f->groups = most / f->splits;
 }
 
 /* The sums of all warps, beside the rows' bytes in a block's shared memory. */
 static uint32_t few_shared(const few_form *f, const product *p, int mats, uint32_t row) {
-    return row + (uint32_t)(mats * p->m * 4 * (8 * (f->tiles * 16 + 4) + (f->splits > 1 ? f->tiles * 16 : 0)));
+    return row + (uint32_t)(mats * f->tiles * 64 * (64 * blocks_for(p->m, 8) + (f->splits > 1 ? p->m : 0)));
 }
 
 static void put_few_type(emit *e, const product *p, const few_form *f, gn_dtype d, int mats, bool early, uint32_t row) {
@@ -11972,6 +12034,26 @@ static const char page_text[] =
     "page;\n"
     "  if (!mine) fault(err, OUT_OF_RANGE, node, at, FOREIGN);\n"
     "}\n"
+    "// 16 bytes that each of MANY threads copies for itself, in slots\n"
+    "template <int MANY> struct one_ring {\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "  u32 to;\n"
+    "  const uint4 *from;\n"
+    "  M void init(unsigned char *memory) { to = shared_address(memory) + threadIdx.x * 16; from = (const uint4 "
+    "*)memory + threadIdx.x; }\n"
+    "  M void copy(int slot, const void *p, bool in) const { copy16(to + slot * (MANY * 16), p, in ? 16 : 0); }\n"
+    "  M void commit() const { copy_commit(); }\n"
+    "  template <int N> M void wait() const { copy_wait<N>(); }\n"
+    "#else\n"
+    "  uint4 *from;\n"
+    "  M void init(unsigned char *memory) { from = (uint4 *)memory + threadIdx.x; }\n"
+    "  M void copy(int slot, const void *p, bool in) const { from[slot * MANY] = in ? *(const uint4 *)p : zeros(); "
+    "}\n"
+    "  M void commit() const {}\n"
+    "  template <int N> M void wait() const {}\n"
+    "#endif\n"
+    "  M uint4 at(int slot) const { return from[slot * MANY]; }\n"
+    "};\n"
     "// The keys of row n that this block works on. P: SI PI TI, SS PS TB TM, B, MANY, S, PAGES, WINDOW, PARTS, SPAN\n"
     "template <class P> struct page_row {\n"
     "  i64 p, begin, end;\n"
@@ -11989,7 +12071,11 @@ static const char page_text[] =
     "    end = none || out ? 0 : p + 1;\n"
     "    if (P::PARTS > 1) { begin += (i64)blockIdx.y * P::SPAN; if (end > begin + P::SPAN) end = begin + P::SPAN; }\n"
     "  }\n"
-    "  // The page of key j; -1 when it is none of the pool.\n"
+    "  // The page of key j; -1 when it is none of the pool: `page` says so to the run.\n"
+    "  M int number(int j) const {\n"
+    "    const typename P::TI at = pages[j / (int)P::S * P::TM];\n"
+    "    return at >= 0 && at < P::PAGES ? (int)at : -1;\n"
+    "  }\n"
     "  M i64 page(i64 j, u32 *err, u32 node) const {\n"
     "    const i64 at = pages[j / P::S * P::TM];\n"
     "    if (at >= 0 && at < P::PAGES) return at;\n"
@@ -12081,22 +12167,6 @@ static const char page_text[] =
     "    if (c == 0) { to[0] = all; to[1] = den; }\n"
     "  }\n"
     "}\n"
-    "// The pages of U keys from j on, STEP apart; -1 beyond the last\n"
-    "template <class P, int U, int STEP> M void page_numbers(i64 *pages, const page_row<P> &row, i64 j, u32 *err, u32 "
-    "node) {\n"
-    "  UNROLL for (int u = 0; u < U; u++) pages[u] = j + u * STEP < row.end ? row.page(j + u * STEP, err, node) : "
-    "-1;\n"
-    "}\n"
-    "template <class P, int U, int STEP> M void page_loads(uint4 *k, uint4 *v, const typename P::T *kp, const typename "
-    "P::T *vp, const i64 *pages, i64 j) {\n"
-    "  UNROLL for (int u = 0; u < U; u++) {\n"
-    "    const i64 at = (j + u * STEP) % P::S;\n"
-    "    k[u] = v[u] = zeros();\n"
-    "    if (pages[u] >= 0) { k[u] = *(const uint4 *)(kp + pages[u] * P::KP + at * P::KS); v[u] = *(const uint4 *)(vp "
-    "+ "
-    "pages[u] * P::VP + at * P::VS); }\n"
-    "  }\n"
-    "}\n"
     "// The parts of R queries joined as by attention_join, by the last of their blocks; done: 0 before the kernel.\n"
     "template <class P> M void page_joined(const float *parts, i64 at, int th, typename P::T *out, u32 *done) {\n"
     "  __shared__ u32 before;\n"
@@ -12120,13 +12190,14 @@ static const char page_text[] =
     "  }\n"
     "}\n"
     "// The same for R heads that share keys, of D = E elements, 16 bytes to a lane: a warp has 32 / LANES keys at a "
-    "time, V elements each; the next ones are on their way, and the numbers of the pages after them. C is float.\n"
+    "time, V elements each, and those of the next STAGES - 1 steps of U times as many are on their way. C is float.\n"
     "template <class P> M void page_attention_wide(const typename P::T *q, const typename P::T *k, const typename P::T "
     "*v, const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename "
     "P::X x, typename P::T *out, float *parts, u32 *done, u32 *err, u32 node) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = 16 / (int)sizeof(T), R = P::R, LANES = P::E / V, KEYS = 32 / LANES, STEP = 4 * KEYS, U = R > 4 ? 2 : "
-    "4 };\n"
+    "  enum { V = 16 / (int)sizeof(T), R = P::R, LANES = P::E / V, KEYS = 32 / LANES, STEP = 4 * KEYS, U = P::U, "
+    "STAGES = P::STAGES };\n"
+    "  DYNAMIC_SHARED(memory);\n"
     "  __shared__ float part[4][R][P::E + 2];\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  const int th = threadIdx.x, warp = th >> 5, lane = th & 31, sub = lane % LANES, key = warp * KEYS + lane / "
@@ -12143,39 +12214,64 @@ static const char page_text[] =
     "    sum[r] = top[r] != least && lane < LANES ? 1.f : 0.f;\n"
     "  }\n"
     "  const T *kp = k + g * P::KH + sub * V, *vp = v + g * P::VH + sub * V;\n"
-    "  uint4 kn[U], vn[U];\n"
-    "  i64 pages[U];\n"
-    "  page_numbers<P, U, STEP>(pages, row, row.begin + key, err, node);\n"
-    "  page_loads<P, U, STEP>(kn, vn, kp, vp, pages, row.begin + key);\n"
-    "  page_numbers<P, U, STEP>(pages, row, row.begin + key + U * STEP, err, node);\n"
-    "  for (i64 base = row.begin; base < row.end; base += U * STEP) {\n"
+    "  const int first = (int)row.begin, end = (int)row.end;\n"
+    "  int bad = -1;\n"
+    "  one_ring<128> ring;\n"
+    "  ring.init(memory);\n"
+    "#define PAGE_LOAD(i)\\\n"
+    "  do {\\\n"
+    "    const int i_ = (i), from_ = first + i_ * (U * STEP) + key;\\\n"
+    "    if (from_ - key < end) UNROLL for (int u = 0; u < U; u++) {\\\n"
+    "      const int j = from_ + u * STEP, page = j < end ? row.number(j) : -1, slot = (i_ % STAGES * U + u) * 2;\\\n"
+    "      if (j < end && page < 0) bad = j;\\\n"
+    "      ring.copy(slot, page >= 0 ? kp + page * P::KP + j % (int)P::S * P::KS : k, page >= 0);\\\n"
+    "      ring.copy(slot + 1, page >= 0 ? vp + page * P::VP + j % (int)P::S * P::VS : v, page >= 0);\\\n"
+    "    }\\\n"
+    "    ring.commit();\\\n"
+    "  } while (0)\n"
+    "  UNROLL for (int i = 0; i < STAGES - 1; i++) PAGE_LOAD(i);\n"
+    "  for (int i = 0; first + i * (U * STEP) < end; i++) {\n"
+    "    const int base = first + i * (U * STEP) + key;\n"
     "    uint4 kr[U], vr[U];\n"
-    "    UNROLL for (int u = 0; u < U; u++) { kr[u] = kn[u]; vr[u] = vn[u]; }\n"
-    "    page_loads<P, U, STEP>(kn, vn, kp, vp, pages, base + key + U * STEP);\n"
-    "    page_numbers<P, U, STEP>(pages, row, base + key + 2 * U * STEP, err, node);\n"
+    "    ring.template wait<STAGES - 2>();\n"
+    "    PAGE_LOAD(i + STAGES - 1);\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      kr[u] = ring.at((i % STAGES * U + u) * 2);\n"
+    "      vr[u] = ring.at((i % STAGES * U + u) * 2 + 1);\n"
+    "    }\n"
     "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      // a lane has one key's score, or all\n"
+    "      enum { ONE = LANES >= U, EACH = ONE ? LANES / U : 1, MINE = ONE ? 1 : U };\n"
     "      float s[U], now = top[r];\n"
+    "      const int own = base + (ONE ? sub / EACH : 0) * STEP;\n"
     "      UNROLL for (int u = 0; u < U; u++) {\n"
-    "        const i64 j = base + key + u * STEP;\n"
     "        s[u] = 0.f;\n"
     "        UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(y[r][i], part_of(kr[u], i, tag), s[u]);\n"
-    "        UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
-    "        if (j >= row.end) s[u] = least; else s[u] = x.value(s[u], h + r, j - row.p);\n"
+    "        if (!ONE) UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "      }\n"
+    "      if (ONE) s[0] = spread<LANES, ONE ? U : 1>::sum(s, sub);\n"
+    "      UNROLL for (int u = 0; u < MINE; u++) {\n"
+    "        const int j = own + u * STEP;\n"
+    "        if (j >= end) s[u] = least; else s[u] = x.value(s[u], h + r, j - row.p);\n"
     "        now = max_nan(now, s[u]);\n"
     "      }\n"
-    "      UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
+    "      UNROLL for (int l = ONE ? EACH : LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
     "      const bool none = now == least;\n"
     "      const float keep = none || top[r] == now ? 1.f : gn_exp(top[r] - now);\n"
     "      sum[r] *= keep;\n"
     "      UNROLL for (int i = 0; i < V; i++) o[r][i] *= keep;\n"
+    "      UNROLL for (int u = 0; u < MINE; u++) s[u] = none || own + u * STEP >= end ? 0.f : gn_exp(s[u] - now);\n"
+    "      if (ONE) spread<LANES, ONE ? U : 1>::all(s[0], s, sub);\n"
     "      UNROLL for (int u = 0; u < U; u++) {\n"
-    "        const float p = none || base + key + u * STEP >= row.end ? 0.f : gn_exp(s[u] - now);\n"
-    "        if (sub == 0) sum[r] += p;\n"
-    "        if (p != 0.f) UNROLL for (int i = 0; i < V; i++) o[r][i] = gn_fma(p, part_of(vr[u], i, tag), o[r][i]);\n"
+    "        if (sub == 0) sum[r] += s[u];\n"
+    "        if (s[u] != 0.f) UNROLL for (int i = 0; i < V; i++) o[r][i] = gn_fma(s[u], part_of(vr[u], i, tag), "
+    "o[r][i]);\n"
     "      }\n"
     "      top[r] = now;\n"
     "    }\n"
     "  }\n"
+    "#undef PAGE_LOAD\n"
+    "  if (bad >= 0) row.page(bad, err, node);\n"
     "  UNROLL for (int r = 0; r < R; r++) {\n"
     "    if (sub != 0) sum[r] = 0.f;\n"
     "    UNROLL for (int l = 16; l > 0; l /= 2) sum[r] += exchange(sum[r], l);\n"
@@ -12334,23 +12430,25 @@ static int page_word(const gn_view *pool, const gn_view *from) {
     return bytes;
 }
 
-/* The loop of `body` over words (N,G,D) of rows, `to` in the pool; for what has no slot it is left out. */
+/* The loop of `body` over words (N,G,D) of rows, `to` in the pool; for what has no slot it is left out. ahead: the slot
+   of a thread's first word is in `ahead`. */
 static void put_page_loop(text *t, const gn_view *pool, const gn_view *slots, const gn_view *from, int word,
-                          const char *names, const char *body) {
+                          const char *names, bool ahead, const char *body) {
     int64_t many = word / types[pool->dtype].bytes, D = from->dims[2] / many, G = from->dims[1];
     int64_t S = pool->dims[2], of[3] = { G * S * D, S * D, D };
     put(t,
         "for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n"
         "    const i64 d = (i64)(i %% %lldull), g = (i64)(i / %lldull %% %lldull), n = (i64)(i / %lldull), slot = "
-        "slots%s[n * %lldll];\n    if (slot < 0) continue;\n    const i64 to = slot / %lldll * %lldll + g * %lldll + "
+        "%sslots%s[n * %lldll];\n    if (slot < 0) continue;\n    const i64 to = slot / %lldll * %lldll + g * %lldll + "
         "slot %% %lldll * %lldll + d;\n%s  }\n",
-        (long long)(from->dims[0] * G * D), (long long)D, (long long)D, (long long)G, (long long)(G * D), names,
-        (long long)slots->strides[0], (long long)S, (long long)of[0], (long long)of[1], (long long)S, (long long)of[2],
-        body);
+        (long long)(from->dims[0] * G * D), (long long)D, (long long)D, (long long)G, (long long)(G * D),
+        ahead ? "i < gridDim.x * 256ull ? ahead : (i64)" : "", names, (long long)slots->strides[0], (long long)S,
+        (long long)of[0], (long long)of[1], (long long)S, (long long)of[2], body);
 }
 
-/* One append of a kernel of several; `tag` is behind its names. Returns its words. */
-static int64_t put_page_append(emit *e, uint32_t node, const char *tag) {
+/* An append of a kernel of n; `tag` is behind its names, early: what is read before the wait, NULL without one. Returns
+   its words. */
+static int64_t put_page_append(emit *e, uint32_t node, uint32_t which, uint32_t n, const char *tag, text *early) {
     uint32_t y = input(e, node, 1), z = input(e, node, 2);
     const gn_view *from = view_of(e, y), *slots = view_of(e, z);
     bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
@@ -12364,13 +12462,20 @@ static int64_t put_page_append(emit *e, uint32_t node, const char *tag) {
     emit_node(e, z, types[slots->dtype].name, true, name[1]);
     emit_node(e, node, type, false, name[2]);
     if (in_place) emit_saved(e, node, type, name[3], name[4]);
+    const bool ahead = early && is_constant(e, z);
+    if (ahead)
+        put(early, "  if (blockIdx.y == %u && first < %lldull) ahead = slots%s[first / %lldull * %lldll];\n", which,
+            (long long)(gn_view_count(from) / many), tag, (long long)(from->dims[1] * (from->dims[2] / many)),
+            (long long)slots->strides[0]);
+    if (n > 1) put(&e->body, "  if (blockIdx.y == %u) {\n", which);
     if (in_place) put(&e->body, "  if (blockIdx.x == 0 && threadIdx.x == 0) err[%s] = 1;\n", name[4]);
     if (in_place) snprintf(saves, sizeof saves, "    %s[i] = %s[to];\n", name[3], name[2]);
     snprintf(body, sizeof body, "%s    %s[to] = %s[n * %lldll + g * %lldll + d * %lldll];\n", saves, name[2], name[0],
              (long long)(from->strides[0] / many), (long long)(from->strides[1] / many),
              (long long)(many > 1 ? 1 : from->strides[2]));
     put(&e->body, "  ");
-    put_page_loop(&e->body, &out, slots, from, word, tag, body);
+    put_page_loop(&e->body, &out, slots, from, word, tag, ahead, body);
+    if (n > 1) put(&e->body, "  }\n");
     return gn_view_count(from) / many;
 }
 
@@ -12392,21 +12497,31 @@ static void emit_page_appends(emit *e, const uint32_t *nodes, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) emit_page_slots(e, nodes[i]);
     if (!gn_view_count(from)) return;
     emit_early(e);
-    emit_await(e);
     emit_errors(e);
-    put(&e->body, "  if (*err) return;\n");
+    text writes = { 0 }, early = { 0 }, before = e->body;
+    e->body = writes;
     for (uint32_t i = 0; i < n; i++) {
         if (n > 1) snprintf(tag, sizeof tag, "%u", i);
-        int64_t words = put_page_append(e, nodes[i], tag);
+        int64_t words = put_page_append(e, nodes[i], i, n, tag, e->waits ? &early : NULL);
         if (words > most) most = words;
     }
+    writes = e->body;
+    e->body = before;
+    if (e->waits) put(&e->body, "  let_next_start();\n");
+    if (early.n)
+        put(&e->body, "  const u64 first = (u64)blockIdx.x * 256 + threadIdx.x;\n  i64 ahead = -1;\n%s", early.s);
+    emit_await(e);
+    put(&e->body, "  if (*err) return;\n%s", writes.s ? writes.s : "");
+    e->failed = e->failed || writes.failed || early.failed;
+    text_free(&writes);
+    text_free(&early);
     int64_t blocks = blocks_for(most, 256);
     snprintf(label, sizeof label,
              n > 1      ? "page_append_%u_in_place"
              : in_place ? "page_append_in_place"
                         : "page_append",
              n);
-    emit_launch(e, label, (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), n, 256);
 }
 
 static void emit_page_append(emit *e, uint32_t node) { emit_page_appends(e, &node, 1); }
@@ -12424,8 +12539,8 @@ typedef struct page_form {
 
 static bool page_is_wide(const page_form *f) {
     int64_t bytes = types[f->q.dtype].bytes, many = 16 / bytes, d = f->q.dims[2], lanes = d / many;
-    bool fits = f->q.dtype != GN_F64 && d == f->v.dims[3] && d % many == 0 && lanes >= 1 && lanes <= 32 &&
-                (lanes & (lanes - 1)) == 0;
+    bool fits = f->q.dtype != GN_F64 && f->table.dims[1] * f->k.dims[2] < 1 << 30 && f->k.dims[0] < 1 << 30 &&
+                d == f->v.dims[3] && d % many == 0 && lanes >= 1 && lanes <= 32 && (lanes & (lanes - 1)) == 0;
     const gn_view *all[3] = { &f->q, &f->k, &f->v };
     for (int i = 0; i < 3 && fits; i++) {
         fits = all[i]->strides[all[i]->rank - 1] == 1 && all[i]->offset % 16 == 0;
@@ -12532,6 +12647,13 @@ static void put_page_bytes(text *t, const page_form *f) {
     }
 }
 
+/* Keys that a thread of a block over all of a head works on at a time, and how often as many are on their way. */
+static int page_keys(const page_form *f) { return f->heads > 4 ? 2 : 4; }
+static int page_stages(const emit *e) {
+    if (!emit_has_async_copies(e)) return 1;
+    return e->device->arch == 80 || (e->device->arch >= 90 && e->device->arch < 120) ? 3 : 2; /* of 160 KiB and more */
+}
+
 static void put_page_type(emit *e, const page_form *f) {
     const gn_view *q = &f->q, *k = &f->k, *v = &f->v;
     text more = { 0 };
@@ -12539,10 +12661,10 @@ static void put_page_type(emit *e, const page_form *f) {
     put(&e->types,
         "struct @_p { typedef %s T; typedef %s C; typedef %s SI; typedef %s PI; typedef %s TI; typedef @_x X; enum { R "
         "= "
-        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0, JOINS = %d };\n",
+        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0, JOINS = %d, U = %d, STAGES = %d };\n",
         types[q->dtype].name, types[q->dtype].compute, types[f->of.dtype].name, types[f->at.dtype].name,
         types[f->table.dtype].name, (long long)(f->heads ? f->heads : 1), (long long)q->dims[2], (long long)v->dims[3],
-        (long long)f->parts, page_joins(e, f));
+        (long long)f->parts, page_joins(e, f), page_keys(f), page_stages(e));
     put(&e->types,
         "  static const i64 H = %lldll, G = %lldll, B = %lldll, MANY = %lldll, S = %lldll, PAGES = %lldll, WINDOW = "
         "%lldll, SPAN = %dll, SS = %lldll, PS = %lldll, TB = %lldll, TM = %lldll,\n",
@@ -12593,6 +12715,7 @@ static void emit_page_attention(emit *e, uint32_t node) {
     }
     emit_early(e);
     emit_await(e);
+    if (e->waits) put(&e->body, "  let_next_start();\n");
     put_page_scores(e, node, &f);
     put_page_type(e, &f);
     for (uint32_t i = 0; i < (f.format ? 8 : 6); i++)
@@ -12612,7 +12735,8 @@ static void emit_page_attention(emit *e, uint32_t node) {
              : f.format                    ? "_int8"
                                            : "",
              f.window ? "_window" : "", f.cap != 0 ? "_cap" : "", f.slopes ? "_slopes" : "", f.sinks ? "_sinks" : "");
-    emit_launch(e, label, (uint64_t)(queries / (f.heads ? f.heads : 1)), (uint64_t)f.parts, 128);
+    emit_launch_shared(e, label, (uint64_t)(queries / (f.heads ? f.heads : 1)), (uint64_t)f.parts, 128,
+                       f.heads && !f.format ? (uint32_t)(page_keys(&f) * page_stages(e)) * 4096 : 0);
     if (f.parts > 1) emit_page_join(e, node, &f);
 }
 #define emit_page_attention_quantized emit_page_attention
@@ -12632,7 +12756,7 @@ static void put_page_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     emit_node(e, node, type, false, name[1]);
     emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
     put(&e->body, "  if (err[%u]) ", ERROR_WORDS + e->append_flags[at]);
-    put_page_loop(&e->body, &out, slots, from, word, name[0] + 5, name[3]);
+    put_page_loop(&e->body, &out, slots, from, word, name[0] + 5, false, name[3]);
 }
 
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
@@ -12709,17 +12833,39 @@ static const char one_text[] =
     "// ---- one row (batch 1): the weights of a kernel are on their way before the kernels before it have ended ----\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
     "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
+    "// The cluster's blocks meet for the first time, and nothing but their boxes is to be seen behind it.\n"
+    "D void cluster_begin() { asm volatile(\"barrier.cluster.arrive.relaxed;\" ::: \"memory\"); }\n"
     "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
-    "// into the same place of the shared memory of the cluster's first block\n"
-    "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; "
-    "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
-    "D void put_block(float *p, float v, int rank) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, %2; "
-    "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v), \"r\"(rank) : \"memory\"); }\n"
+    "// Numbers sent to the same place of another block's shared memory: they have come when all bytes that its `box` "
+    "expects have. It is opened by one thread before the cluster's blocks meet for the first time, and serves once.\n"
+    "D void box_open(u64 *box, u32 bytes) {\n"
+    "  asm volatile(\"mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster; "
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(shared_address(box)), \"r\"(bytes) : "
+    "\"memory\");\n"
+    "}\n"
+    "D void box_send(u64 *box, float *p, float v, int rank) {\n"
+    "  asm volatile(\"{.reg .u32 r, b; mapa.shared::cluster.u32 r, %0, %3; mapa.shared::cluster.u32 b, %1, %3; "
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [r], %2, [b];}\" :: \"r\"(shared_address(p)), "
+    "\"r\"(shared_address(box)), \"f\"(v), \"r\"(rank) : \"memory\");\n"
+    "}\n"
+    "D void box_send4(u64 *box, float *p, const float *v, int rank) {\n"
+    "  asm volatile(\"{.reg .u32 r, b; mapa.shared::cluster.u32 r, %0, %6; mapa.shared::cluster.u32 b, %1, %6; "
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [r], {%2, %3, %4, %5}, [b];}\" :: "
+    "\"r\"(shared_address(p)), \"r\"(shared_address(box)), \"f\"(v[0]), \"f\"(v[1]), \"f\"(v[2]), \"f\"(v[3]), "
+    "\"r\"(rank) : \"memory\");\n"
+    "}\n"
+    "D void box_wait(u64 *box) {\n"
+    "  asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0; @p bra E; "
+    "bra W; E: }\" :: \"r\"(shared_address(box)) : \"memory\");\n"
+    "}\n"
     "#else\n"
     "D void cluster_arrive() {}\n"
+    "D void cluster_begin() {}\n"
     "D void cluster_wait() {}\n"
-    "D void put_first(float *p, float v) { *p = v; }\n"
-    "D void put_block(float *p, float v, int) { *p = v; }\n"
+    "D void box_open(u64 *, u32) {}\n"
+    "D void box_send(u64 *, float *p, float v, int) { *p = v; }\n"
+    "D void box_send4(u64 *, float *p, const float *v, int) { UNROLL for (int i = 0; i < 4; i++) p[i] = v[i]; }\n"
+    "D void box_wait(u64 *) {}\n"
     "#endif\n"
     "// 16 bytes that nothing writes while this runs. The loads stay above the wait that they stand above: of .nc they "
     "would not.\n"
@@ -12842,7 +12988,7 @@ static const char one_text[] =
     "};\n"
     "// Joins the sums of a block's threads, or of a cluster's: as halves of all lanes.\n"
     "template <class P, int G, class E> M void vector_times_end(float (*acc_)[G][P::V], bool mine, int tx, int rank, "
-    "int first, E &e, best_of<float, false> &best) {\n"
+    "int first, u64 *box, E &e, best_of<float, false> &best) {\n"
     "  enum { V = P::V, TX = P::TX, MATS = P::MATS };\n"
     "  __shared__ float part[MATS][P::S * 8][32];\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;\n"
@@ -12857,14 +13003,11 @@ static const char one_text[] =
     "        acc[v] = in + exchange(out, bit);\n"
     "      }\n"
     "    UNROLL for (int bit = 16 / V; bit >= TX; bit /= 2) acc[0] += exchange(acc[0], bit);\n"
-    "    if (P::S > 1) put_first(&part[q][rank * 8 + warp][tx * V + lane * V / 32], acc[0]);\n"
+    "    if (P::S > 1) box_send(box, &part[q][rank * 8 + warp][tx * V + lane * V / 32], acc[0], 0);\n"
     "    else part[q][warp][tx * V + lane * V / 32] = acc[0];\n"
     "  }\n"
-    "  if (P::S > 1) {\n"
-    "    cluster_arrive();\n"
-    "    cluster_wait();\n"
-    "  } else __syncthreads();\n"
     "  if (rank) return;\n"
+    "  if (P::S > 1) box_wait(box); else __syncthreads();\n"
     "  float y[2] = { 0.f, 0.f };\n"
     "  if (mine) UNROLL for (int q = 0; q < MATS; q++) {\n"
     "    float sum[P::S * 8];\n"
@@ -12896,8 +13039,12 @@ static const char one_text[] =
     "  vector_own<P, turn, G, U, G != 1 && turn::REGULAR> x, g, h;\n"
     "  const T tag = T();\n"
     "  float acc_[MATS][G][V], mean = 0.f, scale = 1.f;\n"
+    "  __shared__ u64 box;\n"
     "  let_next_start();\n"
-    "  if (P::S > 1) cluster_arrive();\n"
+    "  if (P::S > 1) {\n"
+    "    if (threadIdx.x == 0) box_open(&box, P::S * 256 * MATS * 4);\n"
+    "    cluster_begin();\n"
+    "  }\n"
     "  if (!P::EARLY) await_previous();\n"
     "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) "
     "acc_[q][g][v] = 0.f;\n"
@@ -12934,7 +13081,7 @@ static const char one_text[] =
     "  }\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
-    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, e, best);\n"
+    "  vector_times_end<P, G>(acc_, mine, tx, rank, first, &box, e, best);\n"
     "  if (P::BEST && !rank) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "// B's columns contiguous: chunk c of R columns of each matrix, 16 bytes to a lane; of columns beyond the last "
@@ -13320,26 +13467,6 @@ static const char one_text[] =
     "RVH, LENGTH, CAUSAL, APPEND, EARLY, scale(); MADE_Q, MADE_K: the query, the appended row of keys is what "
     "`tq`, `tk` make of it (1: a warp, 2: all threads), its first row Q0, K0\n"
     "struct one_as_it_lies { template <class T> M void run(T *, T *, i64, int, int) const {} };\n"
-    "// 16 bytes that each of 256 threads copies for itself, in slots\n"
-    "struct one_ring {\n"
-    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
-    "  u32 to;\n"
-    "  const uint4 *from;\n"
-    "  M void init(unsigned char *memory) { to = shared_address(memory) + threadIdx.x * 16; from = (const uint4 "
-    "*)memory + threadIdx.x; }\n"
-    "  M void copy(int slot, const void *p, bool in) const { copy16(to + slot * 4096, p, in ? 16 : 0); }\n"
-    "  M void commit() const { copy_commit(); }\n"
-    "  template <int N> M void wait() const { copy_wait<N>(); }\n"
-    "#else\n"
-    "  uint4 *from;\n"
-    "  M void init(unsigned char *memory) { from = (uint4 *)memory + threadIdx.x; }\n"
-    "  M void copy(int slot, const void *p, bool in) const { from[slot * 256] = in ? *(const uint4 *)p : zeros(); "
-    "}\n"
-    "  M void commit() const {}\n"
-    "  template <int N> M void wait() const {}\n"
-    "#endif\n"
-    "  M uint4 at(int slot) const { return from[slot * 256]; }\n"
-    "};\n"
     "// What one thread has of R heads: queries, sums, and the largest score so far with the weights' sum\n"
     "template <class P> struct one_sums {\n"
     "  enum { V = P::V, R = P::R, LANES = P::LANES };\n"
@@ -13349,22 +13476,32 @@ static const char one_text[] =
     "  template <int U> M void take(const uint4 *k, const uint4 *v, int j, int step, int end) {\n"
     "    const typename P::T tag = typename P::T();\n"
     "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      // a lane has one key's score, or all\n"
+    "      enum { ONE = LANES >= U, EACH = ONE ? LANES / U : 1, MINE = ONE ? 1 : U };\n"
     "      float s[U], now = top[r];\n"
+    "      const int first = ONE ? (int)threadIdx.x % LANES / EACH : 0;\n"
     "      UNROLL for (int u = 0; u < U; u++) {\n"
     "        s[u] = 0.f;\n"
     "        UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(x[r][i], part_of(k[u], i, tag), s[u]);\n"
-    "        UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
-    "        if (j + u * step >= end) s[u] = gn_f32(0xff800000u); else s[u] = by[r].value(s[u], 0, j + u * step);\n"
+    "        if (!ONE) UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "      }\n"
+    "      if (ONE) s[0] = spread<LANES, ONE ? U : 1>::sum(s, threadIdx.x);\n"
+    "      UNROLL for (int u = 0; u < MINE; u++) {\n"
+    "        const int at = j + (first + u) * step;\n"
+    "        if (at >= end) s[u] = gn_f32(0xff800000u); else s[u] = by[r].value(s[u], 0, at);\n"
     "        now = max_nan(now, s[u]);\n"
     "      }\n"
+    "      if (ONE) UNROLL for (int l = EACH; l < LANES; l *= 2) now = max_nan(now, exchange(now, l));\n"
     "      const bool none = now == gn_f32(0xff800000u);\n"
     "      const float keep = none || top[r] == now ? 1.f : exp_for<typename P::T>(top[r] - now);\n"
     "      sum[r] *= keep;\n"
     "      UNROLL for (int i = 0; i < V; i++) o[r][i] *= keep;\n"
+    "      UNROLL for (int u = 0; u < MINE; u++) s[u] = none || j + (first + u) * step >= end ? 0.f : exp_for<typename "
+    "P::T>(s[u] - now);\n"
+    "      if (ONE) spread<LANES, ONE ? U : 1>::all(s[0], s, threadIdx.x);\n"
     "      UNROLL for (int u = 0; u < U; u++) {\n"
-    "        const float p = none || j + u * step >= end ? 0.f : exp_for<typename P::T>(s[u] - now);\n"
-    "        sum[r] += p;\n"
-    "        UNROLL for (int i = 0; i < V; i++) o[r][i] = gn_fma(p, part_of(v[u], i, tag), o[r][i]);\n"
+    "        sum[r] += s[u];\n"
+    "        UNROLL for (int i = 0; i < V; i++) o[r][i] = gn_fma(s[u], part_of(v[u], i, tag), o[r][i]);\n"
     "      }\n"
     "      top[r] = now;\n"
     "    }\n"
@@ -13426,7 +13563,11 @@ static const char one_text[] =
     "  const bool within = LANES == WIDE || sub < WIDE;                   // of a head of other sizes lanes stay "
     "idle\n"
     "  if (P::NEXT == 0) let_next_start();\n"
-    "  if (P::CLUSTER > 1) cluster_arrive();\n"
+    "  __shared__ u64 box;\n"
+    "  if (P::CLUSTER > 1) {\n"
+    "    if (t == 0) box_open(&box, P::CLUSTER * R * (D_ + 2) * 4);\n"
+    "    cluster_begin();\n"
+    "  }\n"
     "  if (!P::EARLY) await_previous();\n"
     "  i64 said = P::S, at_said = -1;\n"
     "  if (P::LENGTH) said = length.value();\n"
@@ -13438,7 +13579,7 @@ static const char one_text[] =
     "  const int past = by::WINDOW > 0 && n > by::WINDOW ? (int)(n - by::WINDOW) : 0, span = (n - past + P::PARTS "
     "- 1) / P::PARTS, begin = past + mine * span, end = begin + span < n ? begin + span : n;\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
-    "  one_ring ring;\n"
+    "  one_ring<256> ring;\n"
     "  ring.init(memory);\n"
     "#define ONE_LOAD(i)\\\n"
     "  do {\\\n"
@@ -13533,14 +13674,15 @@ static const char one_text[] =
     "    all.init(part, r, c);\n"
     "    if (P::PARTS == 1) { all.store(out + (at + r) * D_ + c); continue; }\n"
     "    if (P::CLUSTER == 1) { all.leave(parts + ((at + r) * P::JOINS + mine) * (D_ + 2), c); continue; }\n"
-    "    put_first(&joined[rank][r][c], all.num);\n"
-    "    if (c == 0) { put_first(&joined[rank][r][D_], all.all); put_first(&joined[rank][r][D_ + 1], all.den); }\n"
+    "    box_send(&box, &joined[rank][r][c], all.num, 0);\n"
+    "    if (c) continue;\n"
+    "    box_send(&box, &joined[rank][r][D_], all.all, 0);\n"
+    "    box_send(&box, &joined[rank][r][D_ + 1], all.den, 0);\n"
     "  }\n"
     "  if (P::PARTS == 1) return;\n"
     "  if (P::CLUSTER > 1) {\n"
-    "    cluster_arrive();\n"
-    "    cluster_wait();\n"
     "    if (rank) return;\n"
+    "    box_wait(&box);\n"
     "    for (int i = t; i < R * D_; i += 256) {\n"
     "      one_join<P, P::CLUSTER> all;\n"
     "      all.init(joined, i / D_, i % D_);\n"
