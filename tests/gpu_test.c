@@ -539,6 +539,19 @@ static void products_of_few_rows_agree_with_the_cpu(void) {
     }
 }
 
+/* Of matrices so wide that fewer blocks share their k, or none. */
+static void few_rows_by_wide_matrices_agree_with_the_cpu(void) {
+    static const int64_t shapes[][3] = { { 32, 2304, 768 }, { 9, 3104, 520 }, { 23, 4232, 1024 }, { 32, 6400, 264 } };
+    for (int i = 0; i < TEST_COUNT(shapes) * 2; i++) {
+        const int64_t *n = shapes[i / 2];
+        job j = { i & 1 ? GN_BF16 : GN_F16, n[0], n[1], n[2], 0, (i & 1) | (i & 2 ? 24 : 4) };
+        void *data[5] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 2 / sqrt((double)j.c)),
+                          random_bytes(j.d, j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, j.a * j.b, 1) };
+        compare("few rows by a wide matrix", build_few_rows, &j, data, eps_of(j.d) * 16);
+        for (int k = 0; k < 5; k++) free(data[k]);
+    }
+}
+
 /* Products of all directions and with what follows them, as cuBLASLt computes them. In a context of its own, whose
    plans are new. */
 static void products_by_blas_are_as_exact_as_our_own(void) {
@@ -2806,6 +2819,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(products_by_blas_are_as_exact_as_our_own),
     TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions),
     TEST_ENTRY(products_of_few_rows_agree_with_the_cpu),
+    TEST_ENTRY(few_rows_by_wide_matrices_agree_with_the_cpu),
     TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
     TEST_ENTRY(loops_after_products_agree_with_the_cpu),
     TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
