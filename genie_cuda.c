@@ -1594,11 +1594,45 @@ static const char shared_text[] =
     "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
     "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; "
     "}   // no read by it is moved above this\n"
+    "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
+    "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
+    "// into the same place of the shared memory of a block of the cluster\n"
+    "template <class A> M void put_there(A *p, const A &a, int rank) {\n"
+    "  union { A a; u32 w[sizeof(A) / 4]; } x;\n"
+    "  u32 to;\n"
+    "  x.a = a;\n"
+    "  asm volatile(\"{.reg .u64 t; .reg .u32 s; cvta.to.shared.u64 t, %1; cvt.u32.u64 s, t; mapa.shared::cluster.u32 "
+    "%0, s, %2;}\" : \"=r\"(to) : \"l\"(p), \"r\"(rank));\n"
+    "  UNROLL for (int i = 0; i < (int)(sizeof(A) / 4); i++) asm volatile(\"st.shared::cluster.u32 [%0], %1;\" :: "
+    "\"r\"(to + 4 * i), \"r\"(x.w[i]) : \"memory\");\n"
+    "}\n"
     "#else\n"
+    "#ifndef GN_HOST\n"
+    "D void cluster_arrive() {}\n"
+    "D void cluster_wait() {}\n"
+    "template <class A> M void put_there(A *p, const A &a, int) { *p = a; }\n"
+    "#endif\n"
     "D void let_next_start() {}\n"
     "D void await_previous() {}\n"
     "template <class T> M T *now(T *p) { return p; }\n"
     "#endif\n"
+    "// As parted<PARTS>, of the C blocks of a cluster, each of which has OWN parts or fewer: a sum's parts, which its ID "
+    "names, go to every block before the cluster's next barrier, and are merged behind it. No block reads another's "
+    "memory, so each may end as soon as it has passed the last one.\n"
+    "template <int PARTS, int ID, class A> M A *cluster_parts() { __shared__ A part[PARTS]; return part; }\n"
+    "template <int PARTS, int C, int ID, class A> M void cluster_put(A a) {\n"
+    "  enum { OWN = (PARTS + C - 1) / C };\n"
+    "  const int at = blockIdx.x % C * OWN + threadIdx.x / 256, to = threadIdx.x % 256;\n"
+    "  a = together<256, 256 * OWN>(a);\n"
+    "  if (at < PARTS && to < C) put_there(cluster_parts<PARTS, ID, A>() + at, a, to);\n"
+    "}\n"
+    "template <int PARTS, int ID, class A> M A cluster_parted() {\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  A a;\n"
+    "  a.init();\n"
+    "  if (l < PARTS) a.merge(cluster_parts<PARTS, ID, A>()[l]);\n"
+    "  return together<32>(a);\n"
+    "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "#ifndef GN_HOST\n"
     "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; "
@@ -2506,7 +2540,7 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 /* ---- reductions ---- */
 
 /* elements of a row that 256 threads take well; of a longer one, parts, of which one block takes so many */
-enum { ROW_WIDEST = 8192, ROW_PARTS = 4 };
+enum { ROW_WIDEST = 8192, ROW_PARTS = 4, ROW_CLUSTER = 8 };
 
 /* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a
    part by `lanes` of them, `vector` neighbours to each in turn, of which halves are joined first. How many threads have
@@ -2672,6 +2706,7 @@ typedef struct row_kernel {
     int64_t vector, groups; /* elements at once; how many times a thread takes so many */
     row_order order;
     int tx, ty, lanes;
+    int cluster, own;                  /* blocks that share a row's parts; parts that one of them has */
     bool small, keeps;                 /* keeps: what is read stays in registers */
     int64_t staged[ROW_LOADS], shared; /* 1 + where in shared memory a row of it stays, 0: nowhere; bytes of that */
     bool held[ROW_STEPS];              /* the value stands in registers of an input */
@@ -2809,8 +2844,8 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
         if (!needed[i] || !load->along) continue;
         int64_t V = k->vector, width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same);
         if (k->staged[i]) {
-            put(b, "      vload<%lld>(w%u, (const %s *)(staged + %lld) + r);\n", (long long)V, i,
-                types[load->dtype].name, (long long)k->staged[i] - 1);
+            put(b, "      vload<%lld>(w%u, (const %s *)(staged + %lld) + %s);\n", (long long)V, i,
+                types[load->dtype].name, (long long)k->staged[i] - 1, k->cluster > 1 ? "(r - first)" : "r");
             continue;
         }
         const char *at = width == V ? "r" : "r + v";
@@ -2927,11 +2962,11 @@ static gn_dtype row_input_dtype(const emit *e, uint32_t m, const row_group *g) {
     return view_of(e, input(e, g->steps[m].step->node, 0))->dtype;
 }
 
-/* Loads by row, and the loops over rows of one level, 0: all. */
-static void put_row_values(row_kernel *k, uint32_t level) {
+/* The loops over rows of the levels from one to another. */
+static void put_row_values(row_kernel *k, uint32_t from, uint32_t to) {
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
         const row_step *s = &k->g->steps[m];
-        if (!s->full && s->step->n_instrs && (!level || s->level == level)) put_row_step(k, m);
+        if (!s->full && s->step->n_instrs && s->level >= from && s->level <= to) put_row_step(k, m);
     }
 }
 
@@ -3144,6 +3179,16 @@ static row_order row_order_of(const row_kernel *k) {
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
+    int64_t longest = 8 * w.vector * w.lanes, more = getenv("GN15_ORDER") ? atoi(getenv("GN15_ORDER")) : 0;
+    if (emit_has_clusters(k->e) && rows_run_along(k->g) && k->g->n > ROW_WIDEST && k->g->n > 2 * longest) {
+        int64_t parts = blocks_for(k->g->n, longest);
+        if (parts > 2 * ROW_CLUSTER) parts = 2 * ROW_CLUSTER;
+        if (parts * k->g->rows > more) parts = more / k->g->rows;
+        if (parts > w.parts) {
+            w.span = blocks_for(blocks_for(k->g->n, parts), w.vector) * w.vector;
+            w.parts = blocks_for(k->g->n, w.span);
+        }
+    }
     bool norms = w.parts > ROW_PARTS;
     for (uint32_t m = 0; m < k->g->n_steps; m++) norms = norms && (!row_summed(k->e, k->g, m) || k->g->steps[m].full);
     if (norms) {
@@ -3211,7 +3256,7 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
     text taking = row_body(k);
     put_loads_of_row(k, true, "i");
     put_row_reduced(k, m, "a");
-    put_row_values(k, 0);
+    put_row_values(k, 0, UINT8_MAX);
     for (uint32_t i = 0; i < g->n_steps; i++)
         if (g->steps[i].stored) put_row_store(k, i, "i");
     text end = row_body(k);
@@ -3226,6 +3271,12 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
 }
 
 /* ---- rows of several reductions, or with values of elements behind them: a row to some threads of one block ---- */
+
+/* The blocks of a cluster that have a row's parts, one each where there are so few; 1: one block has all of them. */
+static int row_cluster(const row_kernel *k, int64_t parts) {
+    if (k->given || !emit_has_clusters(k->e)) return 1;
+    return (int)blocks_for(parts, blocks_for(parts, ROW_CLUSTER));
+}
 
 static uint32_t row_levels(const row_group *g) {
     uint32_t levels = 0;
@@ -3251,6 +3302,8 @@ static void row_threads(row_kernel *k) {
     k->tx = 256 / k->ty;
     k->groups = blocks_for(steps, k->ty);
     if (k->order.parts > 1) k->ty = 256, k->tx = k->lanes = 1;
+    k->cluster = row_cluster(k, k->order.parts);
+    k->own = (int)blocks_for(k->order.parts, k->cluster);
     for (uint32_t i = 0; i < k->n_loads; i++) {
         along += k->loads[i].along;
         if (k->loads[i].along) words += types[k->loads[i].dtype].bytes > 4 ? 2 : 1;
@@ -3337,14 +3390,32 @@ static bool row_reads_vectors(const row_kernel *k, uint32_t m, int phase) {
     return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node));
 }
 
+/* What the blocks of a cluster have taken at `level` goes to all of them, which have begun by then. */
+static void put_row_exchange(row_kernel *k, uint32_t level) {
+    text *b = &k->e->body;
+    if (k->cluster == 1 || level == row_levels(k->g)) return;
+    if (!level) put(b, "  cluster_wait();\n");
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        int phase = row_phase(k, m, level);
+        if (phase >= 0)
+            put(b, "    cluster_put<%d, %d, %u>(%c%u[0]);\n", (int)k->order.parts, k->cluster, 2 * m + (uint32_t)phase,
+                phase ? 'z' : 'q', m);
+    }
+    put(b, "  cluster_arrive();\n  cluster_wait();\n");
+}
+
 /* What all threads of the row have taken, together. */
 static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     uint32_t node = k->g->steps[m].step->node;
     const char *c = types[view_of(k->e, node)->dtype].compute;
     text *b = &k->e->body;
-    char name[16];
+    char name[16], acc[48];
     snprintf(name, sizeof name, phase ? "zs%u" : "qs%u", m);
-    if (k->order.parts > 1)
+    put_row_accumulator(k, m, phase, acc, sizeof acc);
+    if (k->cluster > 1)
+        put(b, "    const auto %s = cluster_parted<%d, %u, %s>();\n", name, (int)k->order.parts,
+            2 * m + (uint32_t)phase, acc);
+    else if (k->order.parts > 1)
         put(b, "    const auto %s = parted<%d>(%c%u[0]);\n", name, (int)k->order.parts, phase ? 'z' : 'q', m);
     else put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
@@ -3429,6 +3500,9 @@ static void row_pass_needs(row_kernel *k, uint32_t level, bool *steps, bool *loa
     }
 }
 
+/* The elements of a row that one block has, or fewer. */
+static int64_t row_in_block(const row_kernel *k) { return k->cluster > 1 ? k->own * k->order.span : k->g->n; }
+
 /* Which loads stay in shared memory from the first walk to the last: those that several read, of a row too long for
    registers, which would come from farther each time. */
 static void row_stages(row_kernel *k) {
@@ -3436,7 +3510,7 @@ static void row_stages(row_kernel *k) {
     bool same;
     if (k->keeps || k->given || k->tx > 1 || k->ty < 256 || !emit_has_async_copies(k->e)) return;
     bool large = k->e->device->arch >= 90 && k->e->device->arch < 120;
-    int64_t most = (large ? 18 + 46 * k->order.parts : 64) << 10; /* of 227 KiB that a block may have, or 99 */
+    int64_t most = (large ? 18 + 46 * k->own : 64) << 10; /* of 227 KiB that a block may have, or 99 */
     for (uint32_t level = 0; level <= row_levels(k->g); level++) {
         bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
         row_pass_needs(k, level, steps, loads);
@@ -3444,7 +3518,7 @@ static void row_stages(row_kernel *k) {
     }
     for (uint32_t i = 0; i < k->n_loads; i++) {
         const row_load *load = &k->loads[i];
-        int64_t bytes = types[load->dtype].bytes, room = k->g->n * bytes;
+        int64_t bytes = types[load->dtype].bytes, room = row_in_block(k) * bytes;
         if (reads[i] < 2 || !load->along || k->vector * bytes < 8 || k->shared + room > most) continue;
         if (row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same) * bytes < 4 || same) continue;
         k->staged[i] = k->shared + 1;
@@ -3466,10 +3540,10 @@ static void put_row_copies(row_kernel *k) {
                 width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same),
                 each = width * bytes > 16 ? 16 / bytes : width;
         put(b,
-            "      UNROLL for (int v = 0; v < %lld; v += %lld) copy_shared<%lld>(in_shared + %lld + (r + v) * %lld, "
+            "      UNROLL for (int v = 0; v < %lld; v += %lld) copy_shared<%lld>(in_shared + %lld + (%s + v) * %lld, "
             "p%u + ",
             (long long)k->vector, (long long)each, (long long)(each * bytes), (long long)k->staged[i] - 1,
-            (long long)bytes, i);
+            k->cluster > 1 ? "r - first" : "r", (long long)bytes, i);
         put_offset(b, &load->reduced, "r + v", k->small);
         put(b, ", %lld);\n", (long long)(each * bytes));
     }
@@ -3522,9 +3596,10 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
     }
     put_row_stores(k, level);
     put(b, "  }\n");
+    put_row_exchange(k, level);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
-    put_row_values(k, level + 1);
+    put_row_values(k, level + 1, level + 1);
 }
 
 static void put_row_pointers(row_kernel *k) {
@@ -3550,6 +3625,7 @@ static void put_row_pointers(row_kernel *k) {
     }
     put_loads_of_row(k, false, "o");
     put_loads_of_row(k, true, "o");
+    put_row_values(k, 0, 0);
     if (!k->keeps) return;
     row_loop_begins(k, all);
     put_row_loads(k, all, "[k]");
@@ -3636,7 +3712,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     char name[16];
     row_threads(k);
     row_stages(k);
-    uint32_t block = (uint32_t)k->order.parts * 256;
+    uint32_t block = (uint32_t)k->own * 256;
     int tx = k->tx, ty = (int)block / tx;
     emit_early(e);
     for (uint32_t i = 0; i < k->n_loads; i++) {
@@ -3649,16 +3725,24 @@ static void emit_row_passes(row_kernel *k, const char *label) {
         snprintf(name, sizeof name, "o%u", m);
         emit_node(e, g->steps[m].step->node, types[view_of(e, g->steps[m].step->node)->dtype].name, false, name);
     }
+    if (k->cluster > 1) put(&e->body, "  cluster_arrive();\n");
     emit_await(e);
-    put(&e->body,
-        "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / "
-        "%d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
-        k->small ? "int" : "i64", ty, tx, ty, (long long)g->rows);
+    if (k->cluster > 1)
+        put(&e->body,
+            "  typedef %s I;\n  const int ty = blockIdx.x %% %d * %u + threadIdx.x;\n  const I first = (I)(blockIdx.x %% "
+            "%d) * %lld, o = blockIdx.x / %d;\n  const bool live = true;\n",
+            k->small ? "int" : "i64", k->cluster, block, k->cluster, (long long)row_in_block(k), k->cluster);
+    else
+        put(&e->body,
+            "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x "
+            "/ %d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
+            k->small ? "int" : "i64", ty, tx, ty, (long long)g->rows);
     put_row_walks(k);
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
-    if (k->order.parts > 1) e->bounds = bounds[k->order.parts - 2];
-    emit_launch_shared(e, label, (uint64_t)blocks_for(g->rows, tx), 1, block, (uint32_t)k->shared);
+    if (k->own > 1) e->bounds = bounds[k->own - 2];
+    e->cluster = k->cluster > 1 ? (uint8_t)k->cluster : 0;
+    emit_launch_shared(e, label, (uint64_t)(blocks_for(g->rows, tx) * k->cluster), 1, block, (uint32_t)k->shared);
 }
 
 /* Nothing but one reduction, with loops over elements before it alone. */
@@ -12688,17 +12772,38 @@ static void emit_undo(emit *e) {
     }
 }
 
-/* A state's new version becomes its value, unless the run has failed. */
-static void emit_commit(emit *e, param to, param from, size_t bytes) {
-    if (!bytes) return;
-    emit_pointer(e, "uint4", false, "to", to);
-    emit_pointer(e, "uint4", true, "from", from);
-    emit_number(e, "u64", "n", PARAM_LONG, (int64_t)((bytes + 15) / 16));
+/* States' new versions become their values, unless the run has failed: many of them in one kernel, each by some of its
+   blocks. */
+enum { COMMITS = 32 };
+typedef struct commit {
+    param to, from;
+    size_t bytes;
+} commit;
+
+static void emit_commits(emit *e, const commit *all, uint32_t n) {
+    uint64_t blocks = 0;
+    if (!n) return;
+    emit_early(e);
+    emit_await(e);
+    put(&e->body, "  if (*err) return;\n  u32 b = blockIdx.x;\n");
+    for (uint32_t i = 0; i < n; i++) {
+        const char *const names[] = { "to", "from", "n", "blocks" };
+        int64_t words = (int64_t)((all[i].bytes + 15) / 16), own = blocks_for(words, 256);
+        char name[4][16];
+        for (int k = 0; k < 4; k++) snprintf(name[k], sizeof name[k], "%s%u", names[k], i);
+        own = own > 1 << 16 ? 1 << 16 : own;
+        emit_pointer(e, "uint4", false, name[0], all[i].to);
+        emit_pointer(e, "uint4", true, name[1], all[i].from);
+        emit_number(e, "u64", name[2], PARAM_LONG, words);
+        emit_number(e, "u32", name[3], PARAM_WORD, own);
+        put(&e->body,
+            "  if (b < blocks%u) {\n    for (u64 i = (u64)b * 256 + threadIdx.x; i < n%u; i += (u64)blocks%u * 256) "
+            "to%u[i] = from%u[i];\n    return;\n  }\n  b -= blocks%u;\n",
+            i, i, i, i, i, i);
+        blocks += (uint64_t)own;
+    }
     emit_errors(e);
-    put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x "
-                  "* 256) to[i] = from[i];\n");
-    int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
-    emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+    emit_launch(e, "commit", blocks, 1, 256);
 }
 
 /* >>one ==============================================================================================
@@ -12708,16 +12813,12 @@ static void emit_commit(emit *e, param to, param from, size_t bytes) {
 static const char one_text[] =
     "// ---- one row (batch 1): the weights of a kernel are on their way before the kernels before it have ended ----\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
-    "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
-    "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
     "// into the same place of the shared memory of the cluster's first block\n"
     "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; "
     "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
     "D void put_block(float *p, float v, int rank) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, %2; "
     "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v), \"r\"(rank) : \"memory\"); }\n"
     "#else\n"
-    "D void cluster_arrive() {}\n"
-    "D void cluster_wait() {}\n"
     "D void put_first(float *p, float v) { *p = v; }\n"
     "D void put_block(float *p, float v, int) { *p = v; }\n"
     "#endif\n"
@@ -15058,6 +15159,14 @@ static bool row_cut(row_group *g, const gn_view *v, int64_t *axes) {
     return true;
 }
 
+/* A cast alone of what no kernel gives. */
+static bool row_widens(const emit *e, const row_group *g, const gn_kernel_step *s) {
+    const gn_instr *in = &e->layout->instrs[s->instr];
+    const gn_load *d = &e->layout->loads[s->load];
+    return g->rows > 1 && s->n_instrs == 1 && s->n_loads == 1 && in->op == GN_OP_CAST && !d->constant &&
+           e->part->nodes[d->base].leaf != GN_LEAF_NONE;
+}
+
 /* Adds step i behind those that are there, when it computes over the same rows. */
 static bool row_add(const emit *e, row_group *g, uint32_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
@@ -15077,7 +15186,9 @@ static bool row_add(const emit *e, row_group *g, uint32_t i) {
         if (!s->n_instrs && !g->steps[m].full) return false;
         if (g->steps[m].level > step.level) step.level = g->steps[m].level;
     }
-    if (one && !step.level) return false; /* a loop over rows that waits for no reduction of the group */
+    /* a loop over rows that waits for no reduction of the group: of numbers by row that are widened, where more than a
+       reduction reads them, no kernel of their own is worth it */
+    if (one && !step.level && !row_widens(e, g, s)) return false;
     if (!s->n_instrs) {
         step.full = reduce_kind_of(e, s->node) == REDUCE_NONE;
         step.level = (uint8_t)(step.level + (step.full ? 2 : 1));
@@ -15122,6 +15233,13 @@ static bool row_sums_agree(const emit *e, const row_group *g) {
     return true;
 }
 
+/* A value by row stands before all reductions: a kernel of one alone has no place for it. */
+static bool row_is_early(const row_group *g) {
+    bool is = false;
+    for (uint32_t m = 0; m < g->n_steps; m++) is = is || (!g->steps[m].full && !g->steps[m].level);
+    return is;
+}
+
 /* A softmax of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there
    are enough of them for the device; a single reduction is cut as it needs. */
 static bool row_pays(const row_finder *w, const row_group *g) {
@@ -15129,12 +15247,13 @@ static bool row_pays(const row_finder *w, const row_group *g) {
     w->room->g = g;
     w->room->n_loads = 0;
     if (!row_loads(w->room) || !row_sums_agree(w->e, g)) return false;
-    if (is_row_reduction(w->e, g)) return true;
+    if (is_row_reduction(w->e, g)) return !row_is_early(g);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs && row_softmax(w->e, g->steps[m].step->node)) return false;
-    if (row_order_of(w->room).parts > (rows_run_along(g) ? ROW_PARTS : 1)) return false;
+    int64_t parts = row_order_of(w->room).parts, cluster = parts > 1 ? row_cluster(w->room, parts) : 1;
+    if (parts > (rows_run_along(g) ? ROW_PARTS * (cluster > 1 ? ROW_CLUSTER : 1) : 1)) return false;
     if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
-    return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
+    return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * cluster * 2 >= emit_processors(w->e));
 }
 
 /* The group with step i in it. False when it cannot run where its last step stands, for others between read what it
@@ -17872,6 +17991,21 @@ static size_t plan_gathers(plan *p, emit *e, const slots_written *written) {
     return bytes;
 }
 
+static void plan_commits(const plan *p, emit *e) {
+    const gn_part *part = p->part;
+    commit all[COMMITS];
+    uint32_t n = 0;
+    for (uint32_t u = 0; u < part->n_updates && !gn_flag_get(e->cancel); u++) {
+        size_t bytes = node_bytes(part, part->updates[u].node);
+        if (p->layout.update_how[u] == GN_UPDATE_INPLACE || !bytes) continue;
+        all[n++] = (commit){ { PARAM_NODE, part->n_nodes + u, 0 },
+                             { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] },
+                             bytes };
+        if (n == COMMITS) emit_commits(e, all, n), n = 0;
+    }
+    emit_commits(e, all, n);
+}
+
 /* After the ops: results are gathered, failed appends are put back, new versions are committed. */
 static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
     const gn_part *part = p->part;
@@ -17895,11 +18029,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
                         at_node(e, part->updates[u].node, 0));
     }
     emit_undo(e);
-    for (uint32_t u = 0; u < part->n_updates && !p->exchanges && !gn_flag_get(e->cancel); u++)
-        if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
-            emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 },
-                        (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] },
-                        node_bytes(part, part->updates[u].node));
+    if (!p->exchanges) plan_commits(p, e);
 }
 
 static bool is_argument(const plan *p, uint32_t node) {

@@ -14,7 +14,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static /* one block runs at a time */
+#define __shared__ static /* one block runs at a time, or each of a cluster has its copy of the program */
 
 struct shim_dim {
     unsigned x, y, z;
@@ -25,6 +25,8 @@ struct shim_state {
     void (*barrier)(void);    /* of a warp, whose threads go on together; of the block */
     void (*block_barrier)(void);
     unsigned char *dynamic; /* shared memory that a launch asks for */
+    void (*cluster_barrier)(void);
+    void *(*there)(void *p, int rank); /* the same place in another block of the cluster */
 };
 static struct shim_state *shim;
 extern "C" void shim_init(struct shim_state *state) { shim = state; }
@@ -42,6 +44,9 @@ struct __attribute__((aligned(16))) uint4 {
 
 static inline void __syncthreads(void) { shim->block_barrier(); }
 static inline void __syncwarp(void) { shim->barrier(); }
+static inline void cluster_arrive(void) { }
+static inline void cluster_wait(void) { shim->cluster_barrier(); }
+template <class A> static inline void put_there(A *p, const A &a, int rank) { *(A *)shim->there(p, rank) = a; }
 static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int lanes) {
     unsigned me = shim->thread.x;
     shim->words[me] = value;
