@@ -1854,9 +1854,11 @@ enum { PARAMS_MAX = 400 };
 /* pages: 1 + the step of another append to pages that runs here (it may have another in turn). */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
    embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
-   number of keys of what is there before the plan runs; the attention computes it by itself. */
+   number of keys of what is there before the plan runs; the attention computes it by itself. beside: 1 + the step where
+   this loop runs, with others that have the same. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length;
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length,
+        beside;
     struct attention_form *written;
     bool inside, laid; /* laid: the attention `product` leaves its result as this step would copy it */
 } fusion;
@@ -2420,43 +2422,101 @@ static void loop_loads(emit *e, loop *l, bool weights) {
         if (loads_weight(e, load_of(e, l, i)) == weights) loop_load(e, l, i);
 }
 
-/* The wait for the kernel before stands behind the loads of weights; where a thread comes to a second group it has
-   nothing left to wait for. */
-static void emit_loop(emit *e, const gn_kernel_step *s) {
-    loop *l = (loop *)alloc_zero(sizeof *l);
-    const gn_view *out = view_of(e, s->node);
-    if (!l) {
-        e->failed = true;
-        return;
-    }
-    l->step = s;
-    l->stored = true;
-    snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
+static int64_t loop_groups(const loop *l) { return l->n / l->vector; }
+
+/* blocks of 384 read and write most bytes a second; few groups need many blocks */
+static uint32_t loop_block(const loop *l) { return loop_groups(l) >> 20 ? 384 : 256; }
+
+static int64_t loop_blocks(const loop *l) {
+    int64_t blocks = blocks_for(loop_groups(l), loop_block(l));
+    return blocks > 1 << 20 ? 1 << 20 : blocks;
+}
+
+static bool loop_begin(emit *e, loop *l, const gn_kernel_step *s) {
+    *l = (loop){ .step = s, .stored = true };
+    snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(view_of(e, s->node)->dtype));
     loop_sizes(e, l);
-    if (l->n) {
-        int64_t groups = l->n / l->vector;
-        /* blocks of 384 read and write most bytes a second; few groups need many blocks */
-        uint32_t block = groups >> 20 ? 384 : 256;
+    return l->n > 0;
+}
+
+/* The loop's parameters and statements, for block `at` of `of`. The wait for the kernel before stands behind the loads
+   of weights; where a thread comes to a second group it has nothing left to wait for. */
+static void put_loop(emit *e, loop *l, const char *at, const char *of) {
+    const gn_kernel_step *s = l->step;
+    const char *type = types[view_of(e, s->node)->dtype].name;
+    const uint32_t block = loop_block(l);
+    emit_node(e, s->node, type, false, "o");
+    emit_errors(e);
+    put(&e->body,
+        "%s  typedef %s I;\n  for (I g = (I)%s * %u + threadIdx.x; g < %lld; g += (I)%s * %u) {\n    const I i = g * "
+        "%lld;\n",
+        e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", at, block, (long long)loop_groups(l), of,
+        block, (long long)l->vector);
+    loop_loads(e, l, true);
+    if (e->waits) put(&e->body, "    await_previous();\n");
+    loop_loads(e, l, false);
+    put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", type, (long long)l->vector,
+        (long long)l->vector);
+    for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
+    put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out],
+        (long long)l->vector);
+}
+
+static void emit_loop(emit *e, const gn_kernel_step *s) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    if (!l) e->failed = true;
+    else if (loop_begin(e, l, s)) {
         emit_early(e);
-        emit_node(e, s->node, types[out->dtype].name, false, "o");
-        emit_errors(e);
-        put(&e->body,
-            "%s  typedef %s I;\n  for (I g = (I)blockIdx.x * %u + threadIdx.x; g < %lld; g += (I)gridDim.x * %u) {\n   "
-            " const I i = g * %lld;\n",
-            e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", block, (long long)groups, block,
-            (long long)l->vector);
-        loop_loads(e, l, true);
-        if (e->waits) put(&e->body, "    await_previous();\n");
-        loop_loads(e, l, false);
-        put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name,
-            (long long)l->vector, (long long)l->vector);
-        for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
-        put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out],
-            (long long)l->vector);
-        int64_t blocks = blocks_for(groups, block);
-        if (block == 384) e->bounds = "__launch_bounds__(384)";
-        emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, block);
+        put_loop(e, l, "blockIdx.x", "gridDim.x");
+        if (loop_block(l) == 384) e->bounds = "__launch_bounds__(384)";
+        emit_launch(e, l->label, (uint64_t)loop_blocks(l), 1, loop_block(l));
     }
+    gn_free(l);
+}
+
+/* `own`, a list of parameters, behind those in `all` with _<number> behind their names, which go to `names`. */
+static void put_numbered(text *all, text *names, const char *own, uint32_t number) {
+    while (*own) {
+        size_t n = strcspn(own, ","), word = n;
+        while (word && own[word - 1] != ' ' && own[word - 1] != '*') word--;
+        put(all, "%s%.*s_%u", all->n ? ", " : "", (int)n, own, number);
+        put(names, "%.*s_%u, ", (int)(n - word), own + word, number);
+        own += n;
+        own += strspn(own, ", ");
+    }
+}
+
+/* Loops that do not read each other's results in one kernel: each by some of its blocks. */
+enum { LOOPS_BESIDE = 16 };
+static void emit_loops_beside(emit *e, const uint32_t *steps, uint32_t n) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    text signature = { 0 }, body = { 0 };
+    char label[64] = "";
+    uint64_t blocks = 0;
+    emit_early(e);
+    for (uint32_t i = 0; l && i < n; i++) {
+        if (!loop_begin(e, l, &e->layout->steps[steps[i]])) continue;
+        text names = { 0 };
+        e->signature.n = e->body.n = 0;
+        put_loop(e, l, "at", "of");
+        put(&e->types, "D void @_%u(%s, const u32 at, const u32 of) {\n%s}\n", i, e->signature.s ? e->signature.s : "",
+            e->body.s ? e->body.s : "");
+        put_numbered(&signature, &names, e->signature.s ? e->signature.s : "", i);
+        put(&body, "  if (b < %lldu) { @_%u(%sb, %lldu); return; }\n  b -= %lldu;\n", (long long)loop_blocks(l), i,
+            names.s ? names.s : "", (long long)loop_blocks(l), (long long)loop_blocks(l));
+        if (!blocks) snprintf(label, sizeof label, "loops%.50s", l->label + 4);
+        blocks += (uint64_t)loop_blocks(l);
+        e->failed = e->failed || e->signature.failed || e->body.failed || names.failed;
+        text_free(&names);
+    }
+    e->signature.n = e->body.n = 0;
+    put(&e->signature, "%s", signature.s ? signature.s : "");
+    put(&e->body, "  u32 b = blockIdx.x;\n%s", body.s ? body.s : "");
+    e->failed = e->failed || !l || signature.failed || body.failed;
+    if (blocks) emit_launch(e, label, blocks, 1, 256);
+    else emit_nothing(e);
+    text_free(&signature);
+    text_free(&body);
     gn_free(l);
 }
 
@@ -15870,6 +15930,100 @@ static bool fuse_by_step(emit *e, const readers *r) {
     return !gn_flag_get(e->cancel);
 }
 
+/* ---- small loops one after another, as those that bring many parameters up to date: few kernels, each of several that
+   do not read each other's results ---- */
+
+/* LEAST: loops of each level on average */
+enum { BESIDE_LEAST = 8, BESIDE_MOST = ROW_REACH, BESIDE_GROUPS = 1 << 22 };
+
+/* Nothing else computes the loop or is computed in its kernel, it has few blocks, and it may run later than its step. */
+static bool beside_may(const emit *e, uint32_t i, loop *l) {
+    static const fusion alone;
+    const gn_kernel_step *s = &e->layout->steps[i];
+    const gn_place place = (gn_place)e->layout->lay[s->node].place;
+    if (!s->n_instrs || s->tail || memcmp(&e->fusions[i], &alone, sizeof alone) != 0 || (i && tail_of(e, i - 1)))
+        return false;
+    for (uint32_t k = 0; k < s->n_loads; k++) {
+        const gn_load *d = &e->layout->loads[s->load + k];
+        if (!d->constant && (e->inlined[d->base] || !is_never_appended(e, d->base))) return false;
+    }
+    *l = (loop){ .step = s };
+    loop_sizes(e, l);
+    return place != GN_PLACE_INPLACE && l->n > 0 && loop_block(l) == 256;
+}
+
+/* How many loops of those before it in steps[] each waits for, one after another; the largest. */
+static uint32_t beside_levels(const emit *e, const uint32_t *steps, uint32_t n, uint16_t *levels) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_kernel_step *s = &e->layout->steps[steps[i]];
+        levels[i] = 0;
+        for (uint32_t k = 0; k < s->n_loads; k++) {
+            const gn_load *d = &e->layout->loads[s->load + k];
+            for (uint32_t m = 0; m < i && !d->constant; m++)
+                if (e->layout->lay[e->layout->steps[steps[m]].node].base == d->base && levels[m] >= levels[i])
+                    levels[i] = (uint16_t)(levels[m] + 1);
+        }
+        if (levels[i] > most) most = levels[i];
+    }
+    return most;
+}
+
+/* The loops all run where the last of them stands: what they read lives until then. */
+static void beside_close(emit *e, const uint32_t *all, uint32_t n) {
+    uint16_t levels[BESIDE_MOST];
+    if (n < BESIDE_LEAST || (beside_levels(e, all, n, levels) + 1) * BESIDE_LEAST > n) return;
+    const uint32_t last = all[n - 1], at = e->layout->steps[last].node;
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_kernel_step *s = &e->layout->steps[all[i]];
+        for (uint32_t k = 0; k < s->n_loads; k++) {
+            const gn_load *d = &e->layout->loads[s->load + k];
+            if (!d->constant) keep_until(e, d->base, at);
+        }
+        e->fusions[all[i]].beside = last + 1;
+    }
+}
+
+static bool fuse_beside(emit *e) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    uint32_t all[BESIDE_MOST], n = 0;
+    int64_t groups = 0;
+    for (uint32_t i = 0; l && i < e->layout->n_steps; i++) {
+        if (e->fusions[i].inside) continue; /* runs elsewhere: another than these loops */
+        bool may = beside_may(e, i, l);
+        if (!may || n == BESIDE_MOST || groups + loop_groups(l) > BESIDE_GROUPS) {
+            beside_close(e, all, n);
+            n = 0;
+            groups = 0;
+        }
+        if (!may) continue;
+        all[n++] = i;
+        groups += loop_groups(l);
+    }
+    if (l) beside_close(e, all, n);
+    gn_free(l);
+    return l != NULL;
+}
+
+/* All loops that run at step `last`: first those that wait for none of the others. */
+static void emit_beside(emit *e, uint32_t last) {
+    uint32_t steps[BESIDE_MOST], part[LOOPS_BESIDE], n = 0;
+    uint16_t levels[BESIDE_MOST];
+    for (uint32_t i = 0; i <= last && n < BESIDE_MOST; i++)
+        if (e->fusions[i].beside == last + 1) steps[n++] = i;
+    const uint32_t most = beside_levels(e, steps, n, levels);
+    for (uint32_t level = 0; level <= most; level++) {
+        uint32_t taken = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (levels[i] == level) part[taken++] = steps[i];
+            if (taken == LOOPS_BESIDE || (taken && i + 1 == n)) {
+                emit_loops_beside(e, part, taken);
+                taken = 0;
+            }
+        }
+    }
+}
+
 /* Decides which steps run inside another's kernel, and lays memory out for it. False when there is no memory. */
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
@@ -15886,6 +16040,7 @@ static bool fuse_steps(emit *e) {
         ok = fuse_reductions(e, &r, w.of);
         if (ok) fuse_turns(&w);
         if (ok) fuse_vectors(&w, &ok);
+        ok = ok && fuse_beside(e);
     }
     readers_deinit(&r);
     gn_free(w.of);
@@ -15957,6 +16112,10 @@ static void emit_step(emit *e, size_t i) {
     const uint16_t op = e->part->nodes[s->node].op;
     gn_op_info row = { .name = "of no row" };
     if (emit_fused(e, i)) return;
+    if (e->fusions[i].beside) {
+        if (e->fusions[i].beside == i + 1) emit_beside(e, (uint32_t)i);
+        return;
+    }
     if (s->n_instrs) {
         emit_loop(e, s);
         return;
