@@ -2728,7 +2728,7 @@ static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype dtype
 
 /* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
 
-enum { ROW_STEPS = 40, ROW_LOADS = 32, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
+enum { ROW_STEPS = 40, ROW_LOADS = 32, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20, ROW_BATCH = 4 };
 
 /* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that
    value waits for; stored: what is outside the group reads it; borrowed: of another group or of a kernel of its own,
@@ -2767,9 +2767,11 @@ typedef struct row_kernel {
     row_order order;
     int tx, ty, lanes;
     int cluster, own;                  /* blocks that share a row's parts; parts that one of them has */
+    int batch;                         /* so many times V elements are read before the first of them is used; 0: V */
     bool small, keeps;                 /* keeps: what is read stays in registers */
     int64_t staged[ROW_LOADS], shared; /* 1 + where in shared memory a row of it stays, 0: nowhere; bytes of that */
-    bool held[ROW_STEPS];              /* the value stands in registers of an input */
+    bool held[ROW_STEPS];              /* the value stands in the place of an input */
+    uint32_t home[ROW_STEPS];          /* 1 + the staged load whose place in shared memory the value takes, 0: none */
     uint32_t given; /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
     int64_t often;  /* rows that one block computes at a time then */
 } row_kernel;
@@ -2904,7 +2906,7 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
         if (!needed[i] || !load->along) continue;
         int64_t V = k->vector, width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same);
         if (k->staged[i]) {
-            put(b, "      vload<%lld>(w%u, (const %s *)(staged + %lld) + %s);\n", (long long)V, i,
+            put(b, "      vload<%lld>(w%u%s, (const %s *)(staged + %lld) + %s);\n", (long long)V, i, suffix,
                 types[load->dtype].name, (long long)k->staged[i] - 1, k->cluster > 1 ? "(r - first)" : "r");
             continue;
         }
@@ -2935,7 +2937,7 @@ static void row_name(row_kernel *k, const row_step *s, uint32_t i, char *out, si
         return;
     }
     uint32_t at = row_load_of(k, &d, s->full || !s->step->n_instrs);
-    snprintf(out, size, !k->loads[at].along ? "x%u" : k->keeps ? "get(w%u[k][v])" : "get(w%u[v])", at);
+    snprintf(out, size, !k->loads[at].along ? "x%u" : k->keeps || k->batch ? "get(w%u[k][v])" : "get(w%u[v])", at);
 }
 
 /* The statements of a loop, and the name of its value. */
@@ -2999,6 +3001,7 @@ static void put_row_step(row_kernel *k, uint32_t m) {
 /* Marks a value over elements, and those it is computed from; loads: what they read. */
 static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
     const row_step *s = &k->g->steps[m];
+    if (k->held[m] && k->home[m]) loads[k->home[m] - 1] = true;
     if (steps[m] || k->held[m]) return;
     steps[m] = s->full;
     for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
@@ -3239,7 +3242,7 @@ static row_order row_order_of(const row_kernel *k) {
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
-    int64_t longest = 8 * w.vector * w.lanes, more = getenv("GN15_ORDER") ? atoi(getenv("GN15_ORDER")) : 0;
+    int64_t longest = 8 * w.vector * w.lanes, more = getenv("GN15_ORDER") ? atoi(getenv("GN15_ORDER")) : 4224;
     if (emit_has_clusters(k->e) && rows_run_along(k->g) && k->g->n > ROW_WIDEST && k->g->n > 2 * longest) {
         int64_t parts = blocks_for(k->g->n, longest);
         if (parts > 2 * ROW_CLUSTER) parts = 2 * ROW_CLUSTER;
@@ -3376,14 +3379,51 @@ static void row_threads(row_kernel *k) {
     if (row_widest(k) && row_widest(k)->reduced.rank > 1 && row_levels(g) > 1 && k->ty == 256 && most >= 24 &&
         !k->given && emit_has_async_copies(k->e))
         k->keeps = false;
+    k->batch = !k->keeps && !k->given && k->ty == 256 && k->lanes == 1 && k->groups > 1 ? getenv("GN15_BATCH") ? atoi(getenv("GN15_BATCH")) : ROW_BATCH : 0;
     k->small = is_small(&g->shape);
     for (uint32_t i = 0; i < k->n_loads; i++)
         k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
 }
 
+/* The same for several times V elements, all of which are read first: one after another they would wait for the stores
+   between them. */
+static void row_batch_begins(row_kernel *k, const bool *loads) {
+    text *b = &k->e->body;
+    const char *const each = "      UNROLL for (int k = 0; k < %d; k++) {\n      const I r = from + k * %lld;\n      if "
+                             "(r >= end) continue;\n";
+    const long long V = k->vector, step = V * k->ty;
+    bool any = false;
+    if (k->order.parts > 1)
+        put(b,
+            "  for (I of = (I)(ty / 256) * %lld, end = of + %lld < %lld ? of + %lld : %lld, from = of + ty %% 256 * "
+            "%lld; from < end; from += %lld) {\n",
+            (long long)k->order.span, (long long)k->order.span, (long long)k->g->n, (long long)k->order.span,
+            (long long)k->g->n, V, step * k->batch);
+    else
+        put(b, "  for (I end = %lld, from = ty * %lld; from < end; from += %lld) {\n", (long long)k->g->n, V,
+            step * k->batch);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (!loads[i] || !k->loads[i].along) continue;
+        put(b, "      %s w%u[%d][%lld];\n", types[k->loads[i].dtype].name, i, k->batch, V);
+        any = true;
+    }
+    if (any) {
+        put(b, each, k->batch, step);
+        put_row_loads(k, loads, "[k]");
+        put(b, "      }\n");
+    }
+    put(b, each, k->batch, step);
+}
+
+static void row_loop_ends(row_kernel *k) { put(&k->e->body, k->batch ? "  } }\n" : "  }\n"); }
+
 /* From here to the `}` that row_loop_ends puts, r is the first of V elements of this thread. */
 static void row_loop_begins(row_kernel *k, const bool *loads) {
     text *b = &k->e->body;
+    if (k->batch) {
+        row_batch_begins(k, loads);
+        return;
+    }
     bool exact = k->groups * k->ty * k->vector == k->g->n;
     if (k->keeps)
         put(b,
@@ -3536,20 +3576,38 @@ static int row_readers(row_kernel *k, uint32_t load, uint32_t *out_m) {
     return n;
 }
 
-/* What a loop has computed takes the registers of an input of its dtype that nothing else reads: later walks over the
-   row find it there, and do not compute it again. */
-static void put_row_held(row_kernel *k, uint32_t m, uint32_t level) {
+/* The dtype in which a loop's value, or what it was widened from last, stands in memory without loss. */
+static gn_dtype row_held_dtype(const row_kernel *k, uint32_t m) {
+    const gn_kernel_step *s = k->g->steps[m].step;
+    const gn_instr *last = &k->e->layout->instrs[s->instr + s->n_instrs - 1];
+    const gn_dtype own = view_of(k->e, s->node)->dtype, from = (gn_dtype)last->in_dtype;
+    return last->op == GN_OP_CAST && own == GN_F32 && drops_bits(from) && types[from].real ? from : own;
+}
+
+/* The load whose place may take the value of a loop that later walks read: nothing else reads it. ROW_LOADS: none. */
+static uint32_t row_place_of(row_kernel *k, uint32_t m, uint32_t level) {
     const row_step *s = &k->g->steps[m];
     uint32_t reader = ROW_STEPS;
-    if (!k->keeps || !s->full || !s->step->n_instrs || level == row_levels(k->g)) return;
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        if (!k->loads[i].along || k->loads[i].dtype != view_of(k->e, s->step->node)->dtype) continue;
-        if (row_readers(k, i, &reader) != 1 || reader != m) continue;
-        put(&k->e->body, "      put(w%u[k][v], %s);\n", i, k->values[m]);
-        snprintf(k->values[m], sizeof k->values[m], "get(w%u[k][v])", i);
-        k->held[m] = true;
-        return;
-    }
+    if (!s->full || !s->step->n_instrs || level == row_levels(k->g)) return ROW_LOADS;
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        if (k->loads[i].along && k->loads[i].dtype == row_held_dtype(k, m) && row_readers(k, i, &reader) == 1 &&
+            reader == m)
+            return i;
+    return ROW_LOADS;
+}
+
+/* What a loop has computed takes the place of an input of its dtype that nothing else reads, in registers or in shared
+   memory: later walks over the row find it there, and neither compute it again nor read what it is made of. */
+static void put_row_held(row_kernel *k, uint32_t m, uint32_t level) {
+    const gn_kernel_step *s = k->g->steps[m].step;
+    uint32_t i = k->home[m] ? k->home[m] - 1 : k->keeps ? row_place_of(k, m, level) : ROW_LOADS;
+    if (i == ROW_LOADS || k->held[m] || level == row_levels(k->g)) return;
+    const gn_instr *last = &k->e->layout->instrs[s->instr + s->n_instrs - 1];
+    bool widened = row_held_dtype(k, m) != (gn_dtype)view_of(k->e, s->node)->dtype;
+    put(&k->e->body, "      put(w%u%s[v], %s);\n", i, k->keeps || k->batch ? "[k]" : "",
+        widened ? k->l->names[last->src[0]] : k->values[m]);
+    snprintf(k->values[m], sizeof k->values[m], "get(w%u%s[v])", i, k->keeps || k->batch ? "[k]" : "");
+    k->held[m] = true;
 }
 
 /* Marks what the walk of `level` computes, and what it reads. */
@@ -3575,6 +3633,12 @@ static void row_stages(row_kernel *k) {
         bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
         row_pass_needs(k, level, steps, loads);
         for (uint32_t i = 0; i < k->n_loads; i++) reads[i] += loads[i];
+        for (uint32_t m = 0; m < k->g->n_steps; m++) {
+            uint32_t at = steps[m] ? row_place_of(k, m, level) : ROW_LOADS;
+            if (at == ROW_LOADS) continue;
+            k->home[m] = at + 1;
+            k->held[m] = true;
+        }
     }
     for (uint32_t i = 0; i < k->n_loads; i++) {
         const row_load *load = &k->loads[i];
@@ -3583,6 +3647,10 @@ static void row_stages(row_kernel *k) {
         if (row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same) * bytes < 4 || same) continue;
         k->staged[i] = k->shared + 1;
         k->shared += (room + 127) / 128 * 128;
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (k->home[m] && !k->staged[k->home[m] - 1]) k->home[m] = 0;
+        k->held[m] = false;
     }
 }
 
@@ -3607,7 +3675,19 @@ static void put_row_copies(row_kernel *k) {
         put_offset(b, &load->reduced, "r + v", k->small);
         put(b, ", %lld);\n", (long long)(each * bytes));
     }
-    put(b, "  }\n  copy_commit();\n  copy_wait<0>();\n");
+    row_loop_ends(k);
+    put(b, "  copy_commit();\n  copy_wait<0>();\n");
+}
+
+/* What the walk of `level` has computed and later ones read from shared memory. */
+static void put_row_homes(row_kernel *k, const bool *steps, uint32_t level) {
+    for (uint32_t m = 0; m < k->g->n_steps && level < row_levels(k->g); m++) {
+        if (!steps[m] || !k->home[m]) continue;
+        uint32_t i = k->home[m] - 1;
+        put(&k->e->body, "      vstore<%lld>((%s *)(staged + %lld) + %s, w%u%s);\n", (long long)k->vector,
+            types[k->loads[i].dtype].name, (long long)k->staged[i] - 1, k->cluster > 1 ? "(r - first)" : "r", i,
+            k->batch ? "[k]" : "");
+    }
 }
 
 /* One walk over the row: what waits for `level` reductions. */
@@ -3637,6 +3717,8 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
                 (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++) {
+        if (k->held[m] && k->home[m])
+            snprintf(k->values[m], sizeof k->values[m], "get(w%u%s[v])", k->home[m] - 1, k->batch ? "[k]" : "");
         if (!steps[m]) continue;
         put_row_step(k, m);
         put_row_held(k, m, level);
@@ -3655,7 +3737,8 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
                 m);
     }
     put_row_stores(k, level);
-    put(b, "  }\n");
+    put_row_homes(k, steps, level);
+    row_loop_ends(k);
     put_row_exchange(k, level);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
@@ -3767,8 +3850,8 @@ static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t
 static void emit_row_passes(row_kernel *k, const char *label) {
     emit *e = k->e;
     const row_group *g = k->g;
-    static const char *const bounds[] = { "__launch_bounds__(512)", "__launch_bounds__(768)",
-                                          "__launch_bounds__(1024)" };
+    static const char *const bounds[] = { "__launch_bounds__(256, 4)", "__launch_bounds__(512, 2)",
+                                          "__launch_bounds__(768)", "__launch_bounds__(1024)" };
     char name[16];
     row_threads(k);
     row_stages(k);
@@ -3800,7 +3883,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     put_row_walks(k);
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
-    if (k->own > 1) e->bounds = bounds[k->own - 2];
+    if (k->own > 1 || k->batch) e->bounds = bounds[k->own - 1];
     e->cluster = k->cluster > 1 ? (uint8_t)k->cluster : 0;
     emit_launch_shared(e, label, (uint64_t)(blocks_for(g->rows, tx) * k->cluster), 1, block, (uint32_t)k->shared);
 }
@@ -12879,8 +12962,8 @@ static const char one_text[] =
     "D void put_block(float *p, float v, int rank) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, %2; "
     "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v), \"r\"(rank) : \"memory\"); }\n"
     "#else\n"
-    "D void put_first(float *p, float v) { *p = v; }\n"
-    "D void put_block(float *p, float v, int) { *p = v; }\n"
+    "D void put_first(float *p, float v) { put_there(p, v, 0); }\n"
+    "D void put_block(float *p, float v, int rank) { put_there(p, v, rank); }\n"
     "#endif\n"
     "// 16 bytes that nothing writes while this runs. The loads stay above the wait that they stand above: of .nc they "
     "would not.\n"
