@@ -2599,8 +2599,9 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 
 /* ---- reductions ---- */
 
-/* elements of a row that 256 threads take well; of a longer one, parts, of which one block takes so many */
-enum { ROW_WIDEST = 8192, ROW_PARTS = 4, ROW_CLUSTER = 8 };
+/* elements of a row that 256 threads take well; of a longer one, parts, of which one block takes so many. Of blocks in
+   clusters: how many share a row at most, elements of a part at least, and parts of all rows at most. */
+enum { ROW_WIDEST = 8192, ROW_PARTS = 4, ROW_CLUSTER = 8, ROW_PART = 6144, ROW_BLOCKS = 4224 };
 
 /* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a
    part by `lanes` of them, `vector` neighbours to each in turn, of which halves are joined first. How many threads have
@@ -2728,7 +2729,7 @@ static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype dtype
 
 /* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
 
-enum { ROW_STEPS = 40, ROW_LOADS = 32, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20, ROW_BATCH = 4 };
+enum { ROW_STEPS = 40, ROW_LOADS = 32, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
 
 /* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that
    value waits for; stored: what is outside the group reads it; borrowed: of another group or of a kernel of its own,
@@ -2767,7 +2768,6 @@ typedef struct row_kernel {
     row_order order;
     int tx, ty, lanes;
     int cluster, own;                  /* blocks that share a row's parts; parts that one of them has */
-    int batch;                         /* so many times V elements are read before the first of them is used; 0: V */
     bool small, keeps;                 /* keeps: what is read stays in registers */
     int64_t staged[ROW_LOADS], shared; /* 1 + where in shared memory a row of it stays, 0: nowhere; bytes of that */
     bool held[ROW_STEPS];              /* the value stands in the place of an input */
@@ -2937,7 +2937,7 @@ static void row_name(row_kernel *k, const row_step *s, uint32_t i, char *out, si
         return;
     }
     uint32_t at = row_load_of(k, &d, s->full || !s->step->n_instrs);
-    snprintf(out, size, !k->loads[at].along ? "x%u" : k->keeps || k->batch ? "get(w%u[k][v])" : "get(w%u[v])", at);
+    snprintf(out, size, !k->loads[at].along ? "x%u" : k->keeps ? "get(w%u[k][v])" : "get(w%u[v])", at);
 }
 
 /* The statements of a loop, and the name of its value. */
@@ -3234,6 +3234,31 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
     return sums && types[dtype].real ? types[dtype].bytes : 0;
 }
 
+/* Nothing but one reduction, with loops over elements before it alone. */
+static bool is_row_reduction(const emit *e, const row_group *g) {
+    uint32_t reductions = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        const row_step *s = &g->steps[m];
+        if (s->full && (s->stored || s->level || !s->step->n_instrs)) return false;
+        reductions += !s->full && reduce_kind_of(e, s->step->node) != REDUCE_NONE;
+    }
+    return reductions == 1;
+}
+
+/* Where blocks share a long row: parts so short that what several of them keep fits an SM, and so many at most that all
+   blocks take their turn in few waves. One reduction alone has no use for it. */
+static void row_order_of_cluster(const row_kernel *k, row_order *w) {
+    const int64_t n = k->g->n, rows = k->e->invariant ? 1 : k->g->rows;
+    if (!emit_has_clusters(k->e) || !rows_run_along(k->g) || n <= ROW_WIDEST || is_row_reduction(k->e, k->g)) return;
+    int64_t parts = n / ROW_PART;
+    if (parts > 2 * ROW_CLUSTER) parts = 2 * ROW_CLUSTER;
+    if (parts * rows > ROW_BLOCKS) parts = ROW_BLOCKS / rows;
+    if (parts < w->parts) parts = w->parts;
+    if (parts < 2) return;
+    w->span = blocks_for(blocks_for(n, parts), w->vector) * w->vector;
+    w->parts = blocks_for(n, w->span);
+}
+
 /* By the first step that sums; those of a group agree. What the group reads and stores says nothing where it sums: a
    value may come from memory, or be kept there, and the bits of what is summed up are to stay. A norm has no kernel
    that joins the parts of many blocks. */
@@ -3242,16 +3267,7 @@ static row_order row_order_of(const row_kernel *k) {
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
-    int64_t longest = 8 * w.vector * w.lanes, more = getenv("GN15_ORDER") ? atoi(getenv("GN15_ORDER")) : 4224;
-    if (emit_has_clusters(k->e) && rows_run_along(k->g) && k->g->n > ROW_WIDEST && k->g->n > 2 * longest) {
-        int64_t parts = blocks_for(k->g->n, longest);
-        if (parts > 2 * ROW_CLUSTER) parts = 2 * ROW_CLUSTER;
-        if (parts * k->g->rows > more) parts = more / k->g->rows;
-        if (parts > w.parts) {
-            w.span = blocks_for(blocks_for(k->g->n, parts), w.vector) * w.vector;
-            w.parts = blocks_for(k->g->n, w.span);
-        }
-    }
+    row_order_of_cluster(k, &w);
     bool norms = w.parts > ROW_PARTS;
     for (uint32_t m = 0; m < k->g->n_steps; m++) norms = norms && (!row_summed(k->e, k->g, m) || k->g->steps[m].full);
     if (norms) {
@@ -3335,10 +3351,13 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
 
 /* ---- rows of several reductions, or with values of elements behind them: a row to some threads of one block ---- */
 
-/* The blocks of a cluster that have a row's parts, one each where there are so few; 1: one block has all of them. */
+/* The blocks of a cluster that have a row's parts, two each or, where that gives the device too few blocks or there are
+   so few parts, one each; 1: one block has all of them. */
 static int row_cluster(const row_kernel *k, int64_t parts) {
     if (k->given || !emit_has_clusters(k->e)) return 1;
-    return (int)blocks_for(parts, blocks_for(parts, ROW_CLUSTER));
+    int64_t own = 2 * blocks_for(parts, 2) * k->g->rows >= 3 * emit_processors(k->e) ? 2 : 1;
+    if (own * ROW_CLUSTER < parts) own = blocks_for(parts, ROW_CLUSTER);
+    return (int)blocks_for(parts, own);
 }
 
 static uint32_t row_levels(const row_group *g) {
@@ -3379,51 +3398,14 @@ static void row_threads(row_kernel *k) {
     if (row_widest(k) && row_widest(k)->reduced.rank > 1 && row_levels(g) > 1 && k->ty == 256 && most >= 24 &&
         !k->given && emit_has_async_copies(k->e))
         k->keeps = false;
-    k->batch = !k->keeps && !k->given && k->ty == 256 && k->lanes == 1 && k->groups > 1 ? getenv("GN15_BATCH") ? atoi(getenv("GN15_BATCH")) : ROW_BATCH : 0;
     k->small = is_small(&g->shape);
     for (uint32_t i = 0; i < k->n_loads; i++)
         k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
 }
 
-/* The same for several times V elements, all of which are read first: one after another they would wait for the stores
-   between them. */
-static void row_batch_begins(row_kernel *k, const bool *loads) {
-    text *b = &k->e->body;
-    const char *const each = "      UNROLL for (int k = 0; k < %d; k++) {\n      const I r = from + k * %lld;\n      if "
-                             "(r >= end) continue;\n";
-    const long long V = k->vector, step = V * k->ty;
-    bool any = false;
-    if (k->order.parts > 1)
-        put(b,
-            "  for (I of = (I)(ty / 256) * %lld, end = of + %lld < %lld ? of + %lld : %lld, from = of + ty %% 256 * "
-            "%lld; from < end; from += %lld) {\n",
-            (long long)k->order.span, (long long)k->order.span, (long long)k->g->n, (long long)k->order.span,
-            (long long)k->g->n, V, step * k->batch);
-    else
-        put(b, "  for (I end = %lld, from = ty * %lld; from < end; from += %lld) {\n", (long long)k->g->n, V,
-            step * k->batch);
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        if (!loads[i] || !k->loads[i].along) continue;
-        put(b, "      %s w%u[%d][%lld];\n", types[k->loads[i].dtype].name, i, k->batch, V);
-        any = true;
-    }
-    if (any) {
-        put(b, each, k->batch, step);
-        put_row_loads(k, loads, "[k]");
-        put(b, "      }\n");
-    }
-    put(b, each, k->batch, step);
-}
-
-static void row_loop_ends(row_kernel *k) { put(&k->e->body, k->batch ? "  } }\n" : "  }\n"); }
-
-/* From here to the `}` that row_loop_ends puts, r is the first of V elements of this thread. */
+/* From here to the `}` of the loop, r is the first of V elements of this thread. */
 static void row_loop_begins(row_kernel *k, const bool *loads) {
     text *b = &k->e->body;
-    if (k->batch) {
-        row_batch_begins(k, loads);
-        return;
-    }
     bool exact = k->groups * k->ty * k->vector == k->g->n;
     if (k->keeps)
         put(b,
@@ -3584,11 +3566,17 @@ static gn_dtype row_held_dtype(const row_kernel *k, uint32_t m) {
     return last->op == GN_OP_CAST && own == GN_F32 && drops_bits(from) && types[from].real ? from : own;
 }
 
+/* A cast that what is read stands for without loss. */
+static bool row_only_widens(const row_kernel *k, uint32_t m) {
+    const gn_kernel_step *s = k->g->steps[m].step;
+    return s->n_instrs == 1 && row_held_dtype(k, m) != (gn_dtype)view_of(k->e, s->node)->dtype;
+}
+
 /* The load whose place may take the value of a loop that later walks read: nothing else reads it. ROW_LOADS: none. */
 static uint32_t row_place_of(row_kernel *k, uint32_t m, uint32_t level) {
     const row_step *s = &k->g->steps[m];
     uint32_t reader = ROW_STEPS;
-    if (!s->full || !s->step->n_instrs || level == row_levels(k->g)) return ROW_LOADS;
+    if (!s->full || !s->step->n_instrs || level == row_levels(k->g) || row_only_widens(k, m)) return ROW_LOADS;
     for (uint32_t i = 0; i < k->n_loads; i++)
         if (k->loads[i].along && k->loads[i].dtype == row_held_dtype(k, m) && row_readers(k, i, &reader) == 1 &&
             reader == m)
@@ -3604,9 +3592,9 @@ static void put_row_held(row_kernel *k, uint32_t m, uint32_t level) {
     if (i == ROW_LOADS || k->held[m] || level == row_levels(k->g)) return;
     const gn_instr *last = &k->e->layout->instrs[s->instr + s->n_instrs - 1];
     bool widened = row_held_dtype(k, m) != (gn_dtype)view_of(k->e, s->node)->dtype;
-    put(&k->e->body, "      put(w%u%s[v], %s);\n", i, k->keeps || k->batch ? "[k]" : "",
+    put(&k->e->body, "      put(w%u%s[v], %s);\n", i, k->keeps ? "[k]" : "",
         widened ? k->l->names[last->src[0]] : k->values[m]);
-    snprintf(k->values[m], sizeof k->values[m], "get(w%u%s[v])", i, k->keeps || k->batch ? "[k]" : "");
+    snprintf(k->values[m], sizeof k->values[m], "get(w%u%s[v])", i, k->keeps ? "[k]" : "");
     k->held[m] = true;
 }
 
@@ -3675,8 +3663,7 @@ static void put_row_copies(row_kernel *k) {
         put_offset(b, &load->reduced, "r + v", k->small);
         put(b, ", %lld);\n", (long long)(each * bytes));
     }
-    row_loop_ends(k);
-    put(b, "  copy_commit();\n  copy_wait<0>();\n");
+    put(b, "  }\n  copy_commit();\n  copy_wait<0>();\n");
 }
 
 /* What the walk of `level` has computed and later ones read from shared memory. */
@@ -3684,9 +3671,8 @@ static void put_row_homes(row_kernel *k, const bool *steps, uint32_t level) {
     for (uint32_t m = 0; m < k->g->n_steps && level < row_levels(k->g); m++) {
         if (!steps[m] || !k->home[m]) continue;
         uint32_t i = k->home[m] - 1;
-        put(&k->e->body, "      vstore<%lld>((%s *)(staged + %lld) + %s, w%u%s);\n", (long long)k->vector,
-            types[k->loads[i].dtype].name, (long long)k->staged[i] - 1, k->cluster > 1 ? "(r - first)" : "r", i,
-            k->batch ? "[k]" : "");
+        put(&k->e->body, "      vstore<%lld>((%s *)(staged + %lld) + %s, w%u);\n", (long long)k->vector,
+            types[k->loads[i].dtype].name, (long long)k->staged[i] - 1, k->cluster > 1 ? "(r - first)" : "r", i);
     }
 }
 
@@ -3717,8 +3703,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
                 (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++) {
-        if (k->held[m] && k->home[m])
-            snprintf(k->values[m], sizeof k->values[m], "get(w%u%s[v])", k->home[m] - 1, k->batch ? "[k]" : "");
+        if (k->held[m] && k->home[m]) snprintf(k->values[m], sizeof k->values[m], "get(w%u[v])", k->home[m] - 1);
         if (!steps[m]) continue;
         put_row_step(k, m);
         put_row_held(k, m, level);
@@ -3738,7 +3723,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
     }
     put_row_stores(k, level);
     put_row_homes(k, steps, level);
-    row_loop_ends(k);
+    put(b, "  }\n");
     put_row_exchange(k, level);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
@@ -3850,8 +3835,8 @@ static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t
 static void emit_row_passes(row_kernel *k, const char *label) {
     emit *e = k->e;
     const row_group *g = k->g;
-    static const char *const bounds[] = { "__launch_bounds__(256, 4)", "__launch_bounds__(512, 2)",
-                                          "__launch_bounds__(768)", "__launch_bounds__(1024)" };
+    static const char *const bounds[] = { "__launch_bounds__(512, 2)", "__launch_bounds__(768)",
+                                          "__launch_bounds__(1024)" };
     char name[16];
     row_threads(k);
     row_stages(k);
@@ -3883,20 +3868,9 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     put_row_walks(k);
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
-    if (k->own > 1 || k->batch) e->bounds = bounds[k->own - 1];
+    if (k->own > 1) e->bounds = bounds[k->own - 2];
     e->cluster = k->cluster > 1 ? (uint8_t)k->cluster : 0;
     emit_launch_shared(e, label, (uint64_t)(blocks_for(g->rows, tx) * k->cluster), 1, block, (uint32_t)k->shared);
-}
-
-/* Nothing but one reduction, with loops over elements before it alone. */
-static bool is_row_reduction(const emit *e, const row_group *g) {
-    uint32_t reductions = 0;
-    for (uint32_t m = 0; m < g->n_steps; m++) {
-        const row_step *s = &g->steps[m];
-        if (s->full && (s->stored || s->level || !s->step->n_instrs)) return false;
-        reductions += !s->full && reduce_kind_of(e, s->step->node) != REDUCE_NONE;
-    }
-    return reductions == 1;
 }
 
 static void row_label(const emit *e, const row_group *g, char *out, size_t size) {

@@ -94,7 +94,12 @@ static void cluster_barrier(void) {
     held[current] = BY_CLUSTER;
     barrier();
 }
-static void *there(void *p, int rank) { return bases[rank] + ((char *)p - bases[current / THREADS]); }
+/* Of memory that a launch asks for as of a kernel's own. */
+static void *there(void *p, int rank) {
+    const unsigned char *dynamic = shims[current / THREADS].dynamic, *at = (unsigned char *)p;
+    if (at >= dynamic && at < dynamic + SHARED) return shims[rank].dynamic + (at - dynamic);
+    return bases[rank] + ((char *)p - bases[current / THREADS]);
+}
 
 /* One thread after another. */
 static void fibre_main(void) {
