@@ -337,8 +337,10 @@ static outs build_channels(gn_ctx *g, gn_dtype d, gn_shape shape, void **data) {
 /* Rows that one block would take too long for: of 2 to 16 parts and more, of planes of an odd size, of 16 bits and of
    more. */
 static void long_rows_are_shared_by_blocks(void) {
-    static const gn_dtype dtypes[] = { GN_BF16, GN_F32, GN_BF16, GN_F16 };
-    static const int64_t shapes[][4] = { { 16, 66, 36, 36 }, { 4, 34, 100, 100 }, { 3, 80, 77, 81 }, { 17, 140, 30, 34 } };
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F32, GN_BF16, GN_F16, GN_BF16 };
+    static const int64_t shapes[][4] = {
+        { 16, 24, 36, 36 }, { 4, 12, 100, 100 }, { 3, 24, 77, 81 }, { 17, 140, 30, 34 }, { 8, 9, 112, 112 }
+    };
     for (int i = 0; i < TEST_COUNT(shapes); i++) {
         const gn_shape shape = { 4, { shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3] } };
         const int64_t n = shape.dims[0] * shape.dims[1] * shape.dims[2] * shape.dims[3];
