@@ -1616,9 +1616,9 @@ static const char shared_text[] =
     "D void await_previous() {}\n"
     "template <class T> M T *now(T *p) { return p; }\n"
     "#endif\n"
-    "// As parted<PARTS>, of the C blocks of a cluster, each of which has OWN parts or fewer: a sum's parts, which its ID "
-    "names, go to every block before the cluster's next barrier, and are merged behind it. No block reads another's "
-    "memory, so each may end as soon as it has passed the last one.\n"
+    "// As parted<PARTS>, of the C blocks of a cluster, each of which has OWN parts or fewer: a sum's parts, which "
+    "its ID names, go to every block before the cluster's next barrier, and are merged behind it. No block reads "
+    "another's memory, so each may end as soon as it has passed the last one.\n"
     "template <int PARTS, int ID, class A> M A *cluster_parts() { __shared__ A part[PARTS]; return part; }\n"
     "template <int PARTS, int C, int ID, class A> M void cluster_put(A a) {\n"
     "  enum { OWN = (PARTS + C - 1) / C };\n"
@@ -1857,8 +1857,7 @@ enum { PARAMS_MAX = 400 };
    number of keys of what is there before the plan runs; the attention computes it by itself. beside: 1 + the step where
    this loop runs, with others that have the same. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length,
-        beside;
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length, beside;
     struct attention_form *written;
     bool inside, laid; /* laid: the attention `product` leaves its result as this step would copy it */
 } fusion;
@@ -3858,13 +3857,13 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     emit_await(e);
     if (k->cluster > 1)
         put(&e->body,
-            "  typedef %s I;\n  const int ty = blockIdx.x %% %d * %u + threadIdx.x;\n  const I first = (I)(blockIdx.x %% "
-            "%d) * %lld, o = blockIdx.x / %d;\n  const bool live = true;\n",
+            "  typedef %s I;\n  const int ty = blockIdx.x %% %d * %u + threadIdx.x;\n  const I first = (I)(blockIdx.x "
+            "%% %d) * %lld, o = blockIdx.x / %d;\n  const bool live = true;\n",
             k->small ? "int" : "i64", k->cluster, block, k->cluster, (long long)row_in_block(k), k->cluster);
     else
         put(&e->body,
-            "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x "
-            "/ %d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
+            "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + "
+            "threadIdx.x / %d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
             k->small ? "int" : "i64", ty, tx, ty, (long long)g->rows);
     put_row_walks(k);
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
@@ -15994,7 +15993,7 @@ static bool fuse_by_step(emit *e, const readers *r) {
 /* LEAST: loops of each level on average */
 enum { BESIDE_LEAST = 8, BESIDE_MOST = ROW_REACH, BESIDE_GROUPS = 1 << 22 };
 
-/* Nothing else computes the loop or is computed in its kernel, it has few blocks, and it may run later than its step. */
+/* Nothing else computes the loop or is computed in its kernel, it has few blocks, and it may run later. */
 static bool beside_may(const emit *e, uint32_t i, loop *l) {
     static const fusion alone;
     const gn_kernel_step *s = &e->layout->steps[i];
@@ -18215,9 +18214,8 @@ static void plan_commits(const plan *p, emit *e) {
     for (uint32_t u = 0; u < part->n_updates && !gn_flag_get(e->cancel); u++) {
         size_t bytes = node_bytes(part, part->updates[u].node);
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE || !bytes) continue;
-        all[n++] = (commit){ { PARAM_NODE, part->n_nodes + u, 0 },
-                             { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] },
-                             bytes };
+        all[n++] =
+            (commit){ { PARAM_NODE, part->n_nodes + u, 0 }, { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, bytes };
         if (n == COMMITS) emit_commits(e, all, n), n = 0;
     }
     emit_commits(e, all, n);

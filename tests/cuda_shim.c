@@ -126,8 +126,8 @@ static void resume(void) {
     setcontext(&start);
 }
 
-/* Each thread of a block runs to its next barrier in turn, until all have ended or wait for a cluster; at the block's it
-   waits for the others. False: all have ended. */
+/* Each thread of a block runs to its next barrier in turn, until all have ended or wait for a cluster; at the block's
+   it waits for the others. False: all have ended. */
 static int run_block(unsigned rank, unsigned threads) {
     static unsigned left, ran;
     const unsigned first = rank * THREADS;
@@ -1055,7 +1055,8 @@ static int launch(void *f, const unsigned *grid, const unsigned *block, unsigned
         context *of = devices() > 1 ? memory_of(p) : NULL;
         if (of && of != here) wrong_place(__func__, "memory", of->number);
     }
-    LOCKED(ask(stream_handle, (op){ .kind = LAUNCH, .function = f, .grid = { gx, gy }, .block = bx, .cluster = cluster, .owned = own }));
+    op next = { .kind = LAUNCH, .function = f, .grid = { gx, gy }, .block = bx, .cluster = cluster, .owned = own };
+    LOCKED(ask(stream_handle, next));
     return 0;
 }
 API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
