@@ -3250,6 +3250,7 @@ static void row_order_of_cluster(const row_kernel *k, row_order *w) {
     const int64_t n = k->g->n, rows = k->e->invariant ? 1 : k->g->rows;
     if (!emit_has_clusters(k->e) || !rows_run_along(k->g) || n <= ROW_WIDEST || is_row_reduction(k->e, k->g)) return;
     int64_t parts = n / ROW_PART;
+    if (parts > 2) parts -= parts % 2; /* blocks that have two each have nothing idle */
     if (parts > 2 * ROW_CLUSTER) parts = 2 * ROW_CLUSTER;
     if (parts * rows > ROW_BLOCKS) parts = ROW_BLOCKS / rows;
     if (parts < w->parts) parts = w->parts;
