@@ -2902,7 +2902,7 @@ typedef enum gn_op_trait {
        gn__mul(k, gy, gn__mul(k, y, gn__sub(k, gn__num(k, 1), y))))                                                 \
     U( RELU,      relu,      0x1f, A, GN__NUMBERS, 1,  1,                                                           \
        a < GN_C(0) ? GN_C(0) : a,                                                                                   \
-       gn__choose(k, gn__gt(k, x0, gn__num(k, 0)), gy))                                                             \
+       gn__choose(k, gn__gt(k, y, gn__num(k, 0)), gy))                                                              \
     U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8,                                                           \
        GN_M_NORMAL(a, a),                                                                                           \
        gn__gelu_grad(k))                                                                                            \
@@ -7741,6 +7741,65 @@ static uint32_t gn__transposed(gn__grads *k, uint32_t a) {
     return gn__op_in(k, GN_OP_PERMUTE, a, rank, order);
 }
 
+/* Whether v, as an operand of what has the shape s, is the same all along the axes; its source where it was broadcast
+   itself. */
+static bool gn__same_along(const gn__grads *k, uint32_t *v, const gn_shape *s, int64_t axes) {
+    const gn__node *nd = &k->g->nodes[*v];
+    if (nd->op == GN_OP_BROADCAST) *v = k->g->ins[nd->ins];
+    const gn_shape *of = gn__shape_of(k->g, *v);
+    for (int i = 0; i < of->rank; i++)
+        if (((axes >> (s->rank - of->rank + i)) & 1) && of->dims[i] != 1) return false;
+    return true;
+}
+
+/* What a is but for its sign and for factors that are the same all along the axes: those, FACTORS at most, in by[]. Of
+   16 bits a itself: other roundings, and those of f16 could leave its range. */
+enum { GN__FACTORS = 4 };
+static uint32_t gn__unscaled(const gn__grads *k, uint32_t a, int64_t axes, uint32_t *by, int *n, bool *minus) {
+    bool found = k->g->nodes[a].dtype == GN_F32 || k->g->nodes[a].dtype == GN_F64;
+    for (*n = 0, *minus = false; found;) {
+        const gn__node *nd = &k->g->nodes[a];
+        const gn_shape *s = gn__shape_of(k->g, a);
+        found = nd->op == GN_OP_NEG;
+        if (found) {
+            *minus = !*minus;
+            a = k->g->ins[nd->ins];
+        }
+        for (uint32_t i = 0; i < 2 && nd->op == GN_OP_MUL && !found && *n < GN__FACTORS; i++) {
+            uint32_t v = k->g->ins[nd->ins + i], other = k->g->ins[nd->ins + 1 - i];
+            if (!gn__shape_equal(gn__shape_of(k->g, other), s) || !gn__same_along(k, &v, s, axes)) continue;
+            found = true;
+            by[(*n)++] = v;
+            a = other;
+        }
+    }
+    return a;
+}
+
+/* The sum of a over the axes, which stay as 1. Signs, and factors that are the same all along them, are applied to the
+   sum: fewer products, and one sum for all that differ in nothing else (of a norm's gradient by its mean and by its
+   bias). */
+static uint32_t gn__sum_over(gn__grads *k, uint32_t a, int64_t axes) {
+    uint32_t by[GN__FACTORS];
+    int n;
+    bool minus;
+    a = gn__reduce_of(k, GN_OP_SUM, gn__unscaled(k, a, axes, by, &n, &minus), axes, true);
+    while (n > 0) a = gn__mul(k, a, by[--n]);
+    return minus ? gn__neg(k, a) : a;
+}
+
+/* Whether y is x without its mean and gy is y but for factors along the axes of that, as where a variance is taken: the
+   mean's share of the gradient sums up to nothing. */
+static bool gn__no_share_of_mean(const gn__grads *k) {
+    uint32_t by[GN__FACTORS];
+    int n;
+    bool minus;
+    const gn__node *mean = &k->g->nodes[k->x[1]];
+    return k->g->nodes[k->y].op == GN_OP_SUB && mean->op == GN_OP_MEAN && k->g->ins[mean->ins] == k->x[0] &&
+           gn__shape_of(k->g, k->x[1])->rank == gn__shape_of(k->g, k->x[0])->rank &&
+           gn__unscaled(k, k->gy, k->g->attrs[mean->attrs], by, &n, &minus) == k->y;
+}
+
 /* Sums what broadcasting had repeated, so that a has the shape s. */
 static uint32_t gn__sum_to(gn__grads *k, uint32_t a, const gn_shape *s) {
     if (k->g->nodes[a].op == GN_OP_FAILED) return a;
@@ -7750,7 +7809,7 @@ static uint32_t gn__sum_to(gn__grads *k, uint32_t a, const gn_shape *s) {
         int at = i - (from.rank - s->rank);
         if (at < 0 || (s->dims[at] == 1 && from.dims[i] != 1)) axes |= (int64_t)1 << i;
     }
-    if (axes) a = gn__reduce_of(k, GN_OP_SUM, a, axes, true);
+    if (axes) a = gn__sum_over(k, a, axes);
     return k->g->nodes[a].op == GN_OP_FAILED ? a : gn__reshape_of(k, a, s);
 }
 
@@ -7760,16 +7819,17 @@ static uint32_t gn__zeros_like(gn__grads *k, uint32_t a) {
     return gn__full(k->g, k->at, (gn_dtype)k->g->nodes[a].dtype, &s, 0);
 }
 
-/* Which nodes up to the loss a parameter reaches through differentiable ops. */
+/* Which nodes up to the loss a parameter reaches through differentiable ops; GN__ASKED: it is one itself. */
+enum { GN__ASKED = 2 };
 static void gn__grad_reached(const gn_ctx *g, uint32_t loss, const uint32_t *params, int n, uint8_t *reached) {
     for (int i = 0; i < n; i++)
-        if (params[i] <= loss) reached[params[i]] = 1;
+        if (params[i] <= loss) reached[params[i]] = GN__ASKED;
     for (uint32_t id = 1; id <= loss; id++) {
         const gn__node *nd = &g->nodes[id];
         if (!gn__ops[nd->op].grad || !gn__is_float((gn_dtype)nd->dtype)) {
             if (nd->op != GN_OP_ASSIGN) continue;
         }
-        for (uint32_t i = 0; i < nd->n_ins && !reached[id]; i++) reached[id] = reached[g->ins[nd->ins + i]];
+        for (uint32_t i = 0; i < nd->n_ins && !reached[id]; i++) reached[id] = reached[g->ins[nd->ins + i]] != 0;
     }
 }
 
@@ -7788,6 +7848,7 @@ static void gn__grad_node(gn_ctx *g, gn__loc at, uint32_t id, uint32_t *grads, c
     else gn__ops[op].grad(&k);
     for (int i = 0; i < k.n_in; i++) {
         if (!k.need[i] || (op == GN_OP_ASSIGN && i == 0)) continue;
+        if (i == 1 && reached[k.x[1]] != GN__ASKED && gn__no_share_of_mean(&k)) continue;
         gn_shape s = *gn__shape_of(g, k.x[i]);
         uint32_t gx = gn__sum_to(&k, k.gx[i], &s);
         grads[k.x[i]] = grads[k.x[i]] ? gn__add(&k, grads[k.x[i]], gx) : gx;

@@ -1623,11 +1623,45 @@ static const char shared_text[] =
     "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
     "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; "
     "}   // no read by it is moved above this\n"
+    "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
+    "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
+    "// into the same place of the shared memory of a block of the cluster\n"
+    "template <class A> M void put_there(A *p, const A &a, int rank) {\n"
+    "  union { A a; u32 w[sizeof(A) / 4]; } x;\n"
+    "  u32 to;\n"
+    "  x.a = a;\n"
+    "  asm volatile(\"{.reg .u64 t; .reg .u32 s; cvta.to.shared.u64 t, %1; cvt.u32.u64 s, t; mapa.shared::cluster.u32 "
+    "%0, s, %2;}\" : \"=r\"(to) : \"l\"(p), \"r\"(rank));\n"
+    "  UNROLL for (int i = 0; i < (int)(sizeof(A) / 4); i++) asm volatile(\"st.shared::cluster.u32 [%0], %1;\" :: "
+    "\"r\"(to + 4 * i), \"r\"(x.w[i]) : \"memory\");\n"
+    "}\n"
     "#else\n"
+    "#ifndef GN_HOST\n"
+    "D void cluster_arrive() {}\n"
+    "D void cluster_wait() {}\n"
+    "template <class A> M void put_there(A *p, const A &a, int) { *p = a; }\n"
+    "#endif\n"
     "D void let_next_start() {}\n"
     "D void await_previous() {}\n"
     "template <class T> M T *now(T *p) { return p; }\n"
     "#endif\n"
+    "// As parted<PARTS>, of the C blocks of a cluster, each of which has OWN parts or fewer: a sum's parts, which "
+    "its ID names, go to every block before the cluster's next barrier, and are merged behind it. No block reads "
+    "another's memory, so each may end as soon as it has passed the last one.\n"
+    "template <int PARTS, int ID, class A> M A *cluster_parts() { __shared__ A part[PARTS]; return part; }\n"
+    "template <int PARTS, int C, int ID, class A> M void cluster_put(A a) {\n"
+    "  enum { OWN = (PARTS + C - 1) / C };\n"
+    "  const int at = blockIdx.x % C * OWN + threadIdx.x / 256, to = threadIdx.x % 256;\n"
+    "  a = together<256, 256 * OWN>(a);\n"
+    "  if (at < PARTS && to < C) put_there(cluster_parts<PARTS, ID, A>() + at, a, to);\n"
+    "}\n"
+    "template <int PARTS, int ID, class A> M A cluster_parted() {\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  A a;\n"
+    "  a.init();\n"
+    "  if (l < PARTS) a.merge(cluster_parts<PARTS, ID, A>()[l]);\n"
+    "  return together<32>(a);\n"
+    "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "#ifndef GN_HOST\n"
     "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; "
@@ -1849,9 +1883,10 @@ enum { PARAMS_MAX = 400 };
 /* pages: 1 + the step of another append to pages that runs here (it may have another in turn). */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
    embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
-   number of keys of what is there before the plan runs; the attention computes it by itself. */
+   number of keys of what is there before the plan runs; the attention computes it by itself. beside: 1 + the step where
+   this loop runs, with others that have the same. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length;
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length, beside;
     struct attention_form *written;
     bool inside, laid; /* laid: the attention `product` leaves its result as this step would copy it */
 } fusion;
@@ -2415,43 +2450,101 @@ static void loop_loads(emit *e, loop *l, bool weights) {
         if (loads_weight(e, load_of(e, l, i)) == weights) loop_load(e, l, i);
 }
 
-/* The wait for the kernel before stands behind the loads of weights; where a thread comes to a second group it has
-   nothing left to wait for. */
-static void emit_loop(emit *e, const gn_kernel_step *s) {
-    loop *l = (loop *)alloc_zero(sizeof *l);
-    const gn_view *out = view_of(e, s->node);
-    if (!l) {
-        e->failed = true;
-        return;
-    }
-    l->step = s;
-    l->stored = true;
-    snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
+static int64_t loop_groups(const loop *l) { return l->n / l->vector; }
+
+/* blocks of 384 read and write most bytes a second; few groups need many blocks */
+static uint32_t loop_block(const loop *l) { return loop_groups(l) >> 20 ? 384 : 256; }
+
+static int64_t loop_blocks(const loop *l) {
+    int64_t blocks = blocks_for(loop_groups(l), loop_block(l));
+    return blocks > 1 << 20 ? 1 << 20 : blocks;
+}
+
+static bool loop_begin(emit *e, loop *l, const gn_kernel_step *s) {
+    *l = (loop){ .step = s, .stored = true };
+    snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(view_of(e, s->node)->dtype));
     loop_sizes(e, l);
-    if (l->n) {
-        int64_t groups = l->n / l->vector;
-        /* blocks of 384 read and write most bytes a second; few groups need many blocks */
-        uint32_t block = groups >> 20 ? 384 : 256;
+    return l->n > 0;
+}
+
+/* The loop's parameters and statements, for block `at` of `of`. The wait for the kernel before stands behind the loads
+   of weights; where a thread comes to a second group it has nothing left to wait for. */
+static void put_loop(emit *e, loop *l, const char *at, const char *of) {
+    const gn_kernel_step *s = l->step;
+    const char *type = types[view_of(e, s->node)->dtype].name;
+    const uint32_t block = loop_block(l);
+    emit_node(e, s->node, type, false, "o");
+    emit_errors(e);
+    put(&e->body,
+        "%s  typedef %s I;\n  for (I g = (I)%s * %u + threadIdx.x; g < %lld; g += (I)%s * %u) {\n    const I i = g * "
+        "%lld;\n",
+        e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", at, block, (long long)loop_groups(l), of,
+        block, (long long)l->vector);
+    loop_loads(e, l, true);
+    if (e->waits) put(&e->body, "    await_previous();\n");
+    loop_loads(e, l, false);
+    put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", type, (long long)l->vector,
+        (long long)l->vector);
+    for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
+    put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out],
+        (long long)l->vector);
+}
+
+static void emit_loop(emit *e, const gn_kernel_step *s) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    if (!l) e->failed = true;
+    else if (loop_begin(e, l, s)) {
         emit_early(e);
-        emit_node(e, s->node, types[out->dtype].name, false, "o");
-        emit_errors(e);
-        put(&e->body,
-            "%s  typedef %s I;\n  for (I g = (I)blockIdx.x * %u + threadIdx.x; g < %lld; g += (I)gridDim.x * %u) {\n   "
-            " const I i = g * %lld;\n",
-            e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", block, (long long)groups, block,
-            (long long)l->vector);
-        loop_loads(e, l, true);
-        if (e->waits) put(&e->body, "    await_previous();\n");
-        loop_loads(e, l, false);
-        put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name,
-            (long long)l->vector, (long long)l->vector);
-        for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
-        put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out],
-            (long long)l->vector);
-        int64_t blocks = blocks_for(groups, block);
-        if (block == 384) e->bounds = "__launch_bounds__(384)";
-        emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, block);
+        put_loop(e, l, "blockIdx.x", "gridDim.x");
+        if (loop_block(l) == 384) e->bounds = "__launch_bounds__(384)";
+        emit_launch(e, l->label, (uint64_t)loop_blocks(l), 1, loop_block(l));
     }
+    gn_free(l);
+}
+
+/* `own`, a list of parameters, behind those in `all` with _<number> behind their names, which go to `names`. */
+static void put_numbered(text *all, text *names, const char *own, uint32_t number) {
+    while (*own) {
+        size_t n = strcspn(own, ","), word = n;
+        while (word && own[word - 1] != ' ' && own[word - 1] != '*') word--;
+        put(all, "%s%.*s_%u", all->n ? ", " : "", (int)n, own, number);
+        put(names, "%.*s_%u, ", (int)(n - word), own + word, number);
+        own += n;
+        own += strspn(own, ", ");
+    }
+}
+
+/* Loops that do not read each other's results in one kernel: each by some of its blocks. */
+enum { LOOPS_BESIDE = 16 };
+static void emit_loops_beside(emit *e, const uint32_t *steps, uint32_t n) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    text signature = { 0 }, body = { 0 };
+    char label[64] = "";
+    uint64_t blocks = 0;
+    emit_early(e);
+    for (uint32_t i = 0; l && i < n; i++) {
+        if (!loop_begin(e, l, &e->layout->steps[steps[i]])) continue;
+        text names = { 0 };
+        e->signature.n = e->body.n = 0;
+        put_loop(e, l, "at", "of");
+        put(&e->types, "D void @_%u(%s, const u32 at, const u32 of) {\n%s}\n", i, e->signature.s ? e->signature.s : "",
+            e->body.s ? e->body.s : "");
+        put_numbered(&signature, &names, e->signature.s ? e->signature.s : "", i);
+        put(&body, "  if (b < %lldu) { @_%u(%sb, %lldu); return; }\n  b -= %lldu;\n", (long long)loop_blocks(l), i,
+            names.s ? names.s : "", (long long)loop_blocks(l), (long long)loop_blocks(l));
+        if (!blocks) snprintf(label, sizeof label, "loops%.50s", l->label + 4);
+        blocks += (uint64_t)loop_blocks(l);
+        e->failed = e->failed || e->signature.failed || e->body.failed || names.failed;
+        text_free(&names);
+    }
+    e->signature.n = e->body.n = 0;
+    put(&e->signature, "%s", signature.s ? signature.s : "");
+    put(&e->body, "  u32 b = blockIdx.x;\n%s", body.s ? body.s : "");
+    e->failed = e->failed || !l || signature.failed || body.failed;
+    if (blocks) emit_launch(e, label, blocks, 1, 256);
+    else emit_nothing(e);
+    text_free(&signature);
+    text_free(&body);
     gn_free(l);
 }
 
@@ -2534,8 +2627,9 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 
 /* ---- reductions ---- */
 
-/* elements of a row that 256 threads take well; of a longer one, parts, of which one block takes so many */
-enum { ROW_WIDEST = 8192, ROW_PARTS = 4 };
+/* elements of a row that 256 threads take well; of a longer one, parts, of which one block takes so many. Of blocks in
+   clusters: how many share a row at most, elements of a part at least, and parts of all rows at most. */
+enum { ROW_WIDEST = 8192, ROW_PARTS = 4, ROW_CLUSTER = 8, ROW_PART = 6144, ROW_BLOCKS = 4224 };
 
 /* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a
    part by `lanes` of them, `vector` neighbours to each in turn, of which halves are joined first. How many threads have
@@ -2701,9 +2795,11 @@ typedef struct row_kernel {
     int64_t vector, groups; /* elements at once; how many times a thread takes so many */
     row_order order;
     int tx, ty, lanes;
+    int cluster, own;                  /* blocks that share a row's parts; parts that one of them has */
     bool small, keeps;                 /* keeps: what is read stays in registers */
     int64_t staged[ROW_LOADS], shared; /* 1 + where in shared memory a row of it stays, 0: nowhere; bytes of that */
-    bool held[ROW_STEPS];              /* the value stands in registers of an input */
+    bool held[ROW_STEPS];              /* the value stands in the place of an input */
+    uint32_t home[ROW_STEPS];          /* 1 + the staged load whose place in shared memory the value takes, 0: none */
     uint32_t given; /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
     int64_t often;  /* rows that one block computes at a time then */
 } row_kernel;
@@ -2838,8 +2934,8 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
         if (!needed[i] || !load->along) continue;
         int64_t V = k->vector, width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same);
         if (k->staged[i]) {
-            put(b, "      vload<%lld>(w%u, (const %s *)(staged + %lld) + r);\n", (long long)V, i,
-                types[load->dtype].name, (long long)k->staged[i] - 1);
+            put(b, "      vload<%lld>(w%u%s, (const %s *)(staged + %lld) + %s);\n", (long long)V, i, suffix,
+                types[load->dtype].name, (long long)k->staged[i] - 1, k->cluster > 1 ? "(r - first)" : "r");
             continue;
         }
         const char *at = width == V ? "r" : "r + v";
@@ -2933,6 +3029,7 @@ static void put_row_step(row_kernel *k, uint32_t m) {
 /* Marks a value over elements, and those it is computed from; loads: what they read. */
 static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
     const row_step *s = &k->g->steps[m];
+    if (k->held[m] && k->home[m]) loads[k->home[m] - 1] = true;
     if (steps[m] || k->held[m]) return;
     steps[m] = s->full;
     for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
@@ -2956,11 +3053,11 @@ static gn_dtype row_input_dtype(const emit *e, uint32_t m, const row_group *g) {
     return view_of(e, input(e, g->steps[m].step->node, 0))->dtype;
 }
 
-/* Loads by row, and the loops over rows of one level, 0: all. */
-static void put_row_values(row_kernel *k, uint32_t level) {
+/* The loops over rows of the levels from one to another. */
+static void put_row_values(row_kernel *k, uint32_t from, uint32_t to) {
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
         const row_step *s = &k->g->steps[m];
-        if (!s->full && s->step->n_instrs && (!level || s->level == level)) put_row_step(k, m);
+        if (!s->full && s->step->n_instrs && s->level >= from && s->level <= to) put_row_step(k, m);
     }
 }
 
@@ -3165,6 +3262,33 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
     return sums && types[dtype].real ? types[dtype].bytes : 0;
 }
 
+/* Nothing but one reduction, with loops over elements before it alone. */
+static bool is_row_reduction(const emit *e, const row_group *g) {
+    uint32_t reductions = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        const row_step *s = &g->steps[m];
+        if (s->full && (s->stored || s->level || !s->step->n_instrs)) return false;
+        reductions += !s->full && reduce_kind_of(e, s->step->node) != REDUCE_NONE;
+    }
+    return reductions == 1;
+}
+
+/* Where blocks share a long row: parts so short that what several of them keep fits an SM, and so many at most that all
+   blocks take their turn in few waves. One reduction alone has no use for it. */
+static void row_order_of_cluster(const row_kernel *k, row_order *w) {
+    const int64_t n = k->g->n, rows = k->e->invariant ? 1 : k->g->rows;
+    if (!emit_has_clusters(k->e) || !rows_run_along(k->g) || n <= ROW_WIDEST || is_row_reduction(k->e, k->g)) return;
+    int64_t parts = n / ROW_PART;
+    if (parts > 2) parts -= parts % 2; /* blocks that have two each have nothing idle */
+    if (parts > 2 * ROW_CLUSTER) parts = 2 * ROW_CLUSTER;
+    if (parts * rows > ROW_BLOCKS) parts = ROW_BLOCKS / rows;
+    if (parts < w->parts) parts = w->parts;
+    if (parts < 2) return;
+    if (w->vector == 4 && n % 8 == 0) w->vector = 8; /* 16 bytes where memory has 16 bits: fewer places reckoned */
+    w->span = blocks_for(blocks_for(n, parts), w->vector) * w->vector;
+    w->parts = blocks_for(n, w->span);
+}
+
 /* By the first step that sums; those of a group agree. What the group reads and stores says nothing where it sums: a
    value may come from memory, or be kept there, and the bits of what is summed up are to stay. A norm has no kernel
    that joins the parts of many blocks. */
@@ -3173,6 +3297,7 @@ static row_order row_order_of(const row_kernel *k) {
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
+    row_order_of_cluster(k, &w);
     bool norms = w.parts > ROW_PARTS;
     for (uint32_t m = 0; m < k->g->n_steps; m++) norms = norms && (!row_summed(k->e, k->g, m) || k->g->steps[m].full);
     if (norms) {
@@ -3240,7 +3365,7 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
     text taking = row_body(k);
     put_loads_of_row(k, true, "i");
     put_row_reduced(k, m, "a");
-    put_row_values(k, 0);
+    put_row_values(k, 0, UINT8_MAX);
     for (uint32_t i = 0; i < g->n_steps; i++)
         if (g->steps[i].stored) put_row_store(k, i, "i");
     text end = row_body(k);
@@ -3255,6 +3380,15 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
 }
 
 /* ---- rows of several reductions, or with values of elements behind them: a row to some threads of one block ---- */
+
+/* The blocks of a cluster that have a row's parts, two each or, where that gives the device too few blocks or there are
+   so few parts, one each; 1: one block has all of them. */
+static int row_cluster(const row_kernel *k, int64_t parts) {
+    if (k->given || !emit_has_clusters(k->e)) return 1;
+    int64_t own = 2 * blocks_for(parts, 2) * k->g->rows >= 3 * emit_processors(k->e) ? 2 : 1;
+    if (own * ROW_CLUSTER < parts) own = blocks_for(parts, ROW_CLUSTER);
+    return (int)blocks_for(parts, own);
+}
 
 static uint32_t row_levels(const row_group *g) {
     uint32_t levels = 0;
@@ -3280,6 +3414,8 @@ static void row_threads(row_kernel *k) {
     k->tx = 256 / k->ty;
     k->groups = blocks_for(steps, k->ty);
     if (k->order.parts > 1) k->ty = 256, k->tx = k->lanes = 1;
+    k->cluster = row_cluster(k, k->order.parts);
+    k->own = (int)blocks_for(k->order.parts, k->cluster);
     for (uint32_t i = 0; i < k->n_loads; i++) {
         along += k->loads[i].along;
         if (k->loads[i].along) words += types[k->loads[i].dtype].bytes > 4 ? 2 : 1;
@@ -3297,7 +3433,7 @@ static void row_threads(row_kernel *k) {
         k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
 }
 
-/* From here to the `}` that row_loop_ends puts, r is the first of V elements of this thread. */
+/* From here to the `}` of the loop, r is the first of V elements of this thread. */
 static void row_loop_begins(row_kernel *k, const bool *loads) {
     text *b = &k->e->body;
     bool exact = k->groups * k->ty * k->vector == k->g->n;
@@ -3366,14 +3502,32 @@ static bool row_reads_vectors(const row_kernel *k, uint32_t m, int phase) {
     return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node));
 }
 
+/* What the blocks of a cluster have taken at `level` goes to all of them, which have begun by then. */
+static void put_row_exchange(row_kernel *k, uint32_t level) {
+    text *b = &k->e->body;
+    if (k->cluster == 1 || level == row_levels(k->g)) return;
+    if (!level) put(b, "  cluster_wait();\n");
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        int phase = row_phase(k, m, level);
+        if (phase >= 0)
+            put(b, "    cluster_put<%d, %d, %u>(%c%u[0]);\n", (int)k->order.parts, k->cluster, 2 * m + (uint32_t)phase,
+                phase ? 'z' : 'q', m);
+    }
+    put(b, "  cluster_arrive();\n  cluster_wait();\n");
+}
+
 /* What all threads of the row have taken, together. */
 static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     uint32_t node = k->g->steps[m].step->node;
     const char *c = types[view_of(k->e, node)->dtype].compute;
     text *b = &k->e->body;
-    char name[16];
+    char name[16], acc[48];
     snprintf(name, sizeof name, phase ? "zs%u" : "qs%u", m);
-    if (k->order.parts > 1)
+    put_row_accumulator(k, m, phase, acc, sizeof acc);
+    if (k->cluster > 1)
+        put(b, "    const auto %s = cluster_parted<%d, %u, %s>();\n", name, (int)k->order.parts,
+            2 * m + (uint32_t)phase, acc);
+    else if (k->order.parts > 1)
         put(b, "    const auto %s = parted<%d>(%c%u[0]);\n", name, (int)k->order.parts, phase ? 'z' : 'q', m);
     else put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
@@ -3434,20 +3588,44 @@ static int row_readers(row_kernel *k, uint32_t load, uint32_t *out_m) {
     return n;
 }
 
-/* What a loop has computed takes the registers of an input of its dtype that nothing else reads: later walks over the
-   row find it there, and do not compute it again. */
-static void put_row_held(row_kernel *k, uint32_t m, uint32_t level) {
+/* The dtype in which a loop's value, or what it was widened from last, stands in memory without loss. */
+static gn_dtype row_held_dtype(const row_kernel *k, uint32_t m) {
+    const gn_kernel_step *s = k->g->steps[m].step;
+    const gn_instr *last = &k->e->layout->instrs[s->instr + s->n_instrs - 1];
+    const gn_dtype own = view_of(k->e, s->node)->dtype, from = (gn_dtype)last->in_dtype;
+    return last->op == GN_OP_CAST && own == GN_F32 && drops_bits(from) && types[from].real ? from : own;
+}
+
+/* A cast that what is read stands for without loss. */
+static bool row_only_widens(const row_kernel *k, uint32_t m) {
+    const gn_kernel_step *s = k->g->steps[m].step;
+    return s->n_instrs == 1 && row_held_dtype(k, m) != (gn_dtype)view_of(k->e, s->node)->dtype;
+}
+
+/* The load whose place may take the value of a loop that later walks read: nothing else reads it. ROW_LOADS: none. */
+static uint32_t row_place_of(row_kernel *k, uint32_t m, uint32_t level) {
     const row_step *s = &k->g->steps[m];
     uint32_t reader = ROW_STEPS;
-    if (!k->keeps || !s->full || !s->step->n_instrs || level == row_levels(k->g)) return;
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        if (!k->loads[i].along || k->loads[i].dtype != view_of(k->e, s->step->node)->dtype) continue;
-        if (row_readers(k, i, &reader) != 1 || reader != m) continue;
-        put(&k->e->body, "      put(w%u[k][v], %s);\n", i, k->values[m]);
-        snprintf(k->values[m], sizeof k->values[m], "get(w%u[k][v])", i);
-        k->held[m] = true;
-        return;
-    }
+    if (!s->full || !s->step->n_instrs || level == row_levels(k->g) || row_only_widens(k, m)) return ROW_LOADS;
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        if (k->loads[i].along && k->loads[i].dtype == row_held_dtype(k, m) && row_readers(k, i, &reader) == 1 &&
+            reader == m)
+            return i;
+    return ROW_LOADS;
+}
+
+/* What a loop has computed takes the place of an input of its dtype that nothing else reads, in registers or in shared
+   memory: later walks over the row find it there, and neither compute it again nor read what it is made of. */
+static void put_row_held(row_kernel *k, uint32_t m, uint32_t level) {
+    const gn_kernel_step *s = k->g->steps[m].step;
+    uint32_t i = k->home[m] ? k->home[m] - 1 : k->keeps ? row_place_of(k, m, level) : ROW_LOADS;
+    if (i == ROW_LOADS || k->held[m] || level == row_levels(k->g)) return;
+    const gn_instr *last = &k->e->layout->instrs[s->instr + s->n_instrs - 1];
+    bool widened = row_held_dtype(k, m) != (gn_dtype)view_of(k->e, s->node)->dtype;
+    put(&k->e->body, "      put(w%u%s[v], %s);\n", i, k->keeps ? "[k]" : "",
+        widened ? k->l->names[last->src[0]] : k->values[m]);
+    snprintf(k->values[m], sizeof k->values[m], "get(w%u%s[v])", i, k->keeps ? "[k]" : "");
+    k->held[m] = true;
 }
 
 /* Marks what the walk of `level` computes, and what it reads. */
@@ -3458,6 +3636,9 @@ static void row_pass_needs(row_kernel *k, uint32_t level, bool *steps, bool *loa
     }
 }
 
+/* The elements of a row that one block has, or fewer. */
+static int64_t row_in_block(const row_kernel *k) { return k->cluster > 1 ? k->own * k->order.span : k->g->n; }
+
 /* Which loads stay in shared memory from the first walk to the last: those that several read, of a row too long for
    registers, which would come from farther each time. */
 static void row_stages(row_kernel *k) {
@@ -3465,19 +3646,29 @@ static void row_stages(row_kernel *k) {
     bool same;
     if (k->keeps || k->given || k->tx > 1 || k->ty < 256 || !emit_has_async_copies(k->e)) return;
     bool large = k->e->device->arch >= 90 && k->e->device->arch < 120;
-    int64_t most = (large ? 18 + 46 * k->order.parts : 64) << 10; /* of 227 KiB that a block may have, or 99 */
+    int64_t most = (large ? 18 + 46 * k->own : 64) << 10; /* of 227 KiB that a block may have, or 99 */
     for (uint32_t level = 0; level <= row_levels(k->g); level++) {
         bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
         row_pass_needs(k, level, steps, loads);
         for (uint32_t i = 0; i < k->n_loads; i++) reads[i] += loads[i];
+        for (uint32_t m = 0; m < k->g->n_steps; m++) {
+            uint32_t at = steps[m] ? row_place_of(k, m, level) : ROW_LOADS;
+            if (at == ROW_LOADS) continue;
+            k->home[m] = at + 1;
+            k->held[m] = true;
+        }
     }
     for (uint32_t i = 0; i < k->n_loads; i++) {
         const row_load *load = &k->loads[i];
-        int64_t bytes = types[load->dtype].bytes, room = k->g->n * bytes;
+        int64_t bytes = types[load->dtype].bytes, room = row_in_block(k) * bytes;
         if (reads[i] < 2 || !load->along || k->vector * bytes < 8 || k->shared + room > most) continue;
         if (row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same) * bytes < 4 || same) continue;
         k->staged[i] = k->shared + 1;
         k->shared += (room + 127) / 128 * 128;
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (k->home[m] && !k->staged[k->home[m] - 1]) k->home[m] = 0;
+        k->held[m] = false;
     }
 }
 
@@ -3495,14 +3686,24 @@ static void put_row_copies(row_kernel *k) {
                 width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same),
                 each = width * bytes > 16 ? 16 / bytes : width;
         put(b,
-            "      UNROLL for (int v = 0; v < %lld; v += %lld) copy_shared<%lld>(in_shared + %lld + (r + v) * %lld, "
+            "      UNROLL for (int v = 0; v < %lld; v += %lld) copy_shared<%lld>(in_shared + %lld + (%s + v) * %lld, "
             "p%u + ",
             (long long)k->vector, (long long)each, (long long)(each * bytes), (long long)k->staged[i] - 1,
-            (long long)bytes, i);
+            k->cluster > 1 ? "r - first" : "r", (long long)bytes, i);
         put_offset(b, &load->reduced, "r + v", k->small);
         put(b, ", %lld);\n", (long long)(each * bytes));
     }
     put(b, "  }\n  copy_commit();\n  copy_wait<0>();\n");
+}
+
+/* What the walk of `level` has computed and later ones read from shared memory. */
+static void put_row_homes(row_kernel *k, const bool *steps, uint32_t level) {
+    for (uint32_t m = 0; m < k->g->n_steps && level < row_levels(k->g); m++) {
+        if (!steps[m] || !k->home[m]) continue;
+        uint32_t i = k->home[m] - 1;
+        put(&k->e->body, "      vstore<%lld>((%s *)(staged + %lld) + %s, w%u);\n", (long long)k->vector,
+            types[k->loads[i].dtype].name, (long long)k->staged[i] - 1, k->cluster > 1 ? "(r - first)" : "r", i);
+    }
 }
 
 /* One walk over the row: what waits for `level` reductions. */
@@ -3532,6 +3733,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
                 (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++) {
+        if (k->held[m] && k->home[m]) snprintf(k->values[m], sizeof k->values[m], "get(w%u[v])", k->home[m] - 1);
         if (!steps[m]) continue;
         put_row_step(k, m);
         put_row_held(k, m, level);
@@ -3550,10 +3752,12 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
                 m);
     }
     put_row_stores(k, level);
+    put_row_homes(k, steps, level);
     put(b, "  }\n");
+    put_row_exchange(k, level);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
-    put_row_values(k, level + 1);
+    put_row_values(k, level + 1, level + 1);
 }
 
 static void put_row_pointers(row_kernel *k) {
@@ -3579,6 +3783,7 @@ static void put_row_pointers(row_kernel *k) {
     }
     put_loads_of_row(k, false, "o");
     put_loads_of_row(k, true, "o");
+    put_row_values(k, 0, 0);
     if (!k->keeps) return;
     row_loop_begins(k, all);
     put_row_loads(k, all, "[k]");
@@ -3660,12 +3865,12 @@ static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t
 static void emit_row_passes(row_kernel *k, const char *label) {
     emit *e = k->e;
     const row_group *g = k->g;
-    static const char *const bounds[] = { "__launch_bounds__(512)", "__launch_bounds__(768)",
+    static const char *const bounds[] = { "__launch_bounds__(512, 2)", "__launch_bounds__(768)",
                                           "__launch_bounds__(1024)" };
     char name[16];
     row_threads(k);
     row_stages(k);
-    uint32_t block = (uint32_t)k->order.parts * 256;
+    uint32_t block = (uint32_t)k->own * 256;
     int tx = k->tx, ty = (int)block / tx;
     emit_early(e);
     for (uint32_t i = 0; i < k->n_loads; i++) {
@@ -3678,27 +3883,24 @@ static void emit_row_passes(row_kernel *k, const char *label) {
         snprintf(name, sizeof name, "o%u", m);
         emit_node(e, g->steps[m].step->node, types[view_of(e, g->steps[m].step->node)->dtype].name, false, name);
     }
+    if (k->cluster > 1) put(&e->body, "  cluster_arrive();\n");
     emit_await(e);
-    put(&e->body,
-        "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / "
-        "%d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
-        k->small ? "int" : "i64", ty, tx, ty, (long long)g->rows);
+    if (k->cluster > 1)
+        put(&e->body,
+            "  typedef %s I;\n  const int ty = blockIdx.x %% %d * %u + threadIdx.x;\n  const I first = (I)(blockIdx.x "
+            "%% %d) * %lld, o = blockIdx.x / %d;\n  const bool live = true;\n",
+            k->small ? "int" : "i64", k->cluster, block, k->cluster, (long long)row_in_block(k), k->cluster);
+    else
+        put(&e->body,
+            "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + "
+            "threadIdx.x / %d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
+            k->small ? "int" : "i64", ty, tx, ty, (long long)g->rows);
     put_row_walks(k);
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
-    if (k->order.parts > 1) e->bounds = bounds[k->order.parts - 2];
-    emit_launch_shared(e, label, (uint64_t)blocks_for(g->rows, tx), 1, block, (uint32_t)k->shared);
-}
-
-/* Nothing but one reduction, with loops over elements before it alone. */
-static bool is_row_reduction(const emit *e, const row_group *g) {
-    uint32_t reductions = 0;
-    for (uint32_t m = 0; m < g->n_steps; m++) {
-        const row_step *s = &g->steps[m];
-        if (s->full && (s->stored || s->level || !s->step->n_instrs)) return false;
-        reductions += !s->full && reduce_kind_of(e, s->step->node) != REDUCE_NONE;
-    }
-    return reductions == 1;
+    if (k->own > 1) e->bounds = bounds[k->own - 2];
+    e->cluster = k->cluster > 1 ? (uint8_t)k->cluster : 0;
+    emit_launch_shared(e, label, (uint64_t)(blocks_for(g->rows, tx) * k->cluster), 1, block, (uint32_t)k->shared);
 }
 
 static void row_label(const emit *e, const row_group *g, char *out, size_t size) {
@@ -12812,17 +13014,38 @@ static void emit_undo(emit *e) {
     }
 }
 
-/* A state's new version becomes its value, unless the run has failed. */
-static void emit_commit(emit *e, param to, param from, size_t bytes) {
-    if (!bytes) return;
-    emit_pointer(e, "uint4", false, "to", to);
-    emit_pointer(e, "uint4", true, "from", from);
-    emit_number(e, "u64", "n", PARAM_LONG, (int64_t)((bytes + 15) / 16));
+/* States' new versions become their values, unless the run has failed: many of them in one kernel, each by some of its
+   blocks. */
+enum { COMMITS = 32 };
+typedef struct commit {
+    param to, from;
+    size_t bytes;
+} commit;
+
+static void emit_commits(emit *e, const commit *all, uint32_t n) {
+    uint64_t blocks = 0;
+    if (!n) return;
+    emit_early(e);
+    emit_await(e);
+    put(&e->body, "  if (*err) return;\n  u32 b = blockIdx.x;\n");
+    for (uint32_t i = 0; i < n; i++) {
+        const char *const names[] = { "to", "from", "n", "blocks" };
+        int64_t words = (int64_t)((all[i].bytes + 15) / 16), own = blocks_for(words, 256);
+        char name[4][16];
+        for (int k = 0; k < 4; k++) snprintf(name[k], sizeof name[k], "%s%u", names[k], i);
+        own = own > 1 << 16 ? 1 << 16 : own;
+        emit_pointer(e, "uint4", false, name[0], all[i].to);
+        emit_pointer(e, "uint4", true, name[1], all[i].from);
+        emit_number(e, "u64", name[2], PARAM_LONG, words);
+        emit_number(e, "u32", name[3], PARAM_WORD, own);
+        put(&e->body,
+            "  if (b < blocks%u) {\n    for (u64 i = (u64)b * 256 + threadIdx.x; i < n%u; i += (u64)blocks%u * 256) "
+            "to%u[i] = from%u[i];\n    return;\n  }\n  b -= blocks%u;\n",
+            i, i, i, i, i, i);
+        blocks += (uint64_t)own;
+    }
     emit_errors(e);
-    put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x "
-                  "* 256) to[i] = from[i];\n");
-    int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
-    emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+    emit_launch(e, "commit", blocks, 1, 256);
 }
 
 /* >>one ==============================================================================================
@@ -12832,10 +13055,8 @@ static void emit_commit(emit *e, param to, param from, size_t bytes) {
 static const char one_text[] =
     "// ---- one row (batch 1): the weights of a kernel are on their way before the kernels before it have ended ----\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
-    "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
     "// The cluster's blocks meet for the first time, and nothing but their boxes is to be seen behind it.\n"
     "D void cluster_begin() { asm volatile(\"barrier.cluster.arrive.relaxed;\" ::: \"memory\"); }\n"
-    "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
     "// Numbers sent to the same place of another block's shared memory: they have come when all bytes that its `box` "
     "expects have. It is opened by one thread before the cluster's blocks meet for the first time, and serves once.\n"
     "D void box_open(u64 *box, u32 bytes) {\n"
@@ -12858,10 +13079,8 @@ static const char one_text[] =
     "  asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0; @p bra E; "
     "bra W; E: }\" :: \"r\"(shared_address(box)) : \"memory\");\n"
     "}\n"
-    "#else\n"
-    "D void cluster_arrive() {}\n"
+    "#elif !defined(GN_HOST)\n"
     "D void cluster_begin() {}\n"
-    "D void cluster_wait() {}\n"
     "D void box_open(u64 *, u32) {}\n"
     "D void box_send(u64 *, float *p, float v, int) { *p = v; }\n"
     "D void box_send4(u64 *, float *p, const float *v, int) { UNROLL for (int i = 0; i < 4; i++) p[i] = v[i]; }\n"
@@ -15200,6 +15419,14 @@ static bool row_cut(row_group *g, const gn_view *v, int64_t *axes) {
     return true;
 }
 
+/* A cast alone of what no kernel gives. */
+static bool row_widens(const emit *e, const row_group *g, const gn_kernel_step *s) {
+    const gn_instr *in = &e->layout->instrs[s->instr];
+    const gn_load *d = &e->layout->loads[s->load];
+    return g->rows > 1 && s->n_instrs == 1 && s->n_loads == 1 && in->op == GN_OP_CAST && !d->constant &&
+           e->part->nodes[d->base].leaf != GN_LEAF_NONE;
+}
+
 /* Adds step i behind those that are there, when it computes over the same rows. */
 static bool row_add(const emit *e, row_group *g, uint32_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
@@ -15219,7 +15446,9 @@ static bool row_add(const emit *e, row_group *g, uint32_t i) {
         if (!s->n_instrs && !g->steps[m].full) return false;
         if (g->steps[m].level > step.level) step.level = g->steps[m].level;
     }
-    if (one && !step.level) return false; /* a loop over rows that waits for no reduction of the group */
+    /* a loop over rows that waits for no reduction of the group: of numbers by row that are widened, where more than a
+       reduction reads them, no kernel of their own is worth it */
+    if (one && !step.level && !row_widens(e, g, s)) return false;
     if (!s->n_instrs) {
         step.full = reduce_kind_of(e, s->node) == REDUCE_NONE;
         step.level = (uint8_t)(step.level + (step.full ? 2 : 1));
@@ -15264,6 +15493,13 @@ static bool row_sums_agree(const emit *e, const row_group *g) {
     return true;
 }
 
+/* A value by row stands before all reductions: a kernel of one alone has no place for it. */
+static bool row_is_early(const row_group *g) {
+    bool is = false;
+    for (uint32_t m = 0; m < g->n_steps; m++) is = is || (!g->steps[m].full && !g->steps[m].level);
+    return is;
+}
+
 /* A softmax of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there
    are enough of them for the device; a single reduction is cut as it needs. */
 static bool row_pays(const row_finder *w, const row_group *g) {
@@ -15271,12 +15507,13 @@ static bool row_pays(const row_finder *w, const row_group *g) {
     w->room->g = g;
     w->room->n_loads = 0;
     if (!row_loads(w->room) || !row_sums_agree(w->e, g)) return false;
-    if (is_row_reduction(w->e, g)) return true;
+    if (is_row_reduction(w->e, g)) return !row_is_early(g);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs && row_softmax(w->e, g->steps[m].step->node)) return false;
-    if (row_order_of(w->room).parts > (rows_run_along(g) ? ROW_PARTS : 1)) return false;
+    int64_t parts = row_order_of(w->room).parts, cluster = parts > 1 ? row_cluster(w->room, parts) : 1;
+    if (parts > (rows_run_along(g) ? ROW_PARTS * (cluster > 1 ? ROW_CLUSTER : 1) : 1)) return false;
     if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
-    return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
+    return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * cluster * 2 >= emit_processors(w->e));
 }
 
 /* The group with step i in it. False when it cannot run where its last step stands, for others between read what it
@@ -15893,6 +16130,100 @@ static bool fuse_by_step(emit *e, const readers *r) {
     return !gn_flag_get(e->cancel);
 }
 
+/* ---- small loops one after another, as those that bring many parameters up to date: few kernels, each of several that
+   do not read each other's results ---- */
+
+/* LEAST: loops of each level on average */
+enum { BESIDE_LEAST = 8, BESIDE_MOST = ROW_REACH, BESIDE_GROUPS = 1 << 22 };
+
+/* Nothing else computes the loop or is computed in its kernel, it has few blocks, and it may run later. */
+static bool beside_may(const emit *e, uint32_t i, loop *l) {
+    static const fusion alone;
+    const gn_kernel_step *s = &e->layout->steps[i];
+    const gn_place place = (gn_place)e->layout->lay[s->node].place;
+    if (!s->n_instrs || s->tail || memcmp(&e->fusions[i], &alone, sizeof alone) != 0 || (i && tail_of(e, i - 1)))
+        return false;
+    for (uint32_t k = 0; k < s->n_loads; k++) {
+        const gn_load *d = &e->layout->loads[s->load + k];
+        if (!d->constant && (e->inlined[d->base] || !is_never_appended(e, d->base))) return false;
+    }
+    *l = (loop){ .step = s };
+    loop_sizes(e, l);
+    return place != GN_PLACE_INPLACE && l->n > 0 && loop_block(l) == 256;
+}
+
+/* How many loops of those before it in steps[] each waits for, one after another; the largest. */
+static uint32_t beside_levels(const emit *e, const uint32_t *steps, uint32_t n, uint16_t *levels) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_kernel_step *s = &e->layout->steps[steps[i]];
+        levels[i] = 0;
+        for (uint32_t k = 0; k < s->n_loads; k++) {
+            const gn_load *d = &e->layout->loads[s->load + k];
+            for (uint32_t m = 0; m < i && !d->constant; m++)
+                if (e->layout->lay[e->layout->steps[steps[m]].node].base == d->base && levels[m] >= levels[i])
+                    levels[i] = (uint16_t)(levels[m] + 1);
+        }
+        if (levels[i] > most) most = levels[i];
+    }
+    return most;
+}
+
+/* The loops all run where the last of them stands: what they read lives until then. */
+static void beside_close(emit *e, const uint32_t *all, uint32_t n) {
+    uint16_t levels[BESIDE_MOST];
+    if (n < BESIDE_LEAST || (beside_levels(e, all, n, levels) + 1) * BESIDE_LEAST > n) return;
+    const uint32_t last = all[n - 1], at = e->layout->steps[last].node;
+    for (uint32_t i = 0; i < n; i++) {
+        const gn_kernel_step *s = &e->layout->steps[all[i]];
+        for (uint32_t k = 0; k < s->n_loads; k++) {
+            const gn_load *d = &e->layout->loads[s->load + k];
+            if (!d->constant) keep_until(e, d->base, at);
+        }
+        e->fusions[all[i]].beside = last + 1;
+    }
+}
+
+static bool fuse_beside(emit *e) {
+    loop *l = (loop *)gn_alloc(sizeof *l);
+    uint32_t all[BESIDE_MOST], n = 0;
+    int64_t groups = 0;
+    for (uint32_t i = 0; l && i < e->layout->n_steps; i++) {
+        if (e->fusions[i].inside) continue; /* runs elsewhere: another than these loops */
+        bool may = beside_may(e, i, l);
+        if (!may || n == BESIDE_MOST || groups + loop_groups(l) > BESIDE_GROUPS) {
+            beside_close(e, all, n);
+            n = 0;
+            groups = 0;
+        }
+        if (!may) continue;
+        all[n++] = i;
+        groups += loop_groups(l);
+    }
+    if (l) beside_close(e, all, n);
+    gn_free(l);
+    return l != NULL;
+}
+
+/* All loops that run at step `last`: first those that wait for none of the others. */
+static void emit_beside(emit *e, uint32_t last) {
+    uint32_t steps[BESIDE_MOST], part[LOOPS_BESIDE], n = 0;
+    uint16_t levels[BESIDE_MOST];
+    for (uint32_t i = 0; i <= last && n < BESIDE_MOST; i++)
+        if (e->fusions[i].beside == last + 1) steps[n++] = i;
+    const uint32_t most = beside_levels(e, steps, n, levels);
+    for (uint32_t level = 0; level <= most; level++) {
+        uint32_t taken = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (levels[i] == level) part[taken++] = steps[i];
+            if (taken == LOOPS_BESIDE || (taken && i + 1 == n)) {
+                emit_loops_beside(e, part, taken);
+                taken = 0;
+            }
+        }
+    }
+}
+
 /* Decides which steps run inside another's kernel, and lays memory out for it. False when there is no memory. */
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
@@ -15909,6 +16240,7 @@ static bool fuse_steps(emit *e) {
         ok = fuse_reductions(e, &r, w.of);
         if (ok) fuse_turns(&w);
         if (ok) fuse_vectors(&w, &ok);
+        ok = ok && fuse_beside(e);
     }
     readers_deinit(&r);
     gn_free(w.of);
@@ -15980,6 +16312,10 @@ static void emit_step(emit *e, size_t i) {
     const uint16_t op = e->part->nodes[s->node].op;
     gn_op_info row = { .name = "of no row" };
     if (emit_fused(e, i)) return;
+    if (e->fusions[i].beside) {
+        if (e->fusions[i].beside == i + 1) emit_beside(e, (uint32_t)i);
+        return;
+    }
     if (s->n_instrs) {
         emit_loop(e, s);
         return;
@@ -18014,6 +18350,20 @@ static size_t plan_gathers(plan *p, emit *e, const slots_written *written) {
     return bytes;
 }
 
+static void plan_commits(const plan *p, emit *e) {
+    const gn_part *part = p->part;
+    commit all[COMMITS];
+    uint32_t n = 0;
+    for (uint32_t u = 0; u < part->n_updates && !gn_flag_get(e->cancel); u++) {
+        size_t bytes = node_bytes(part, part->updates[u].node);
+        if (p->layout.update_how[u] == GN_UPDATE_INPLACE || !bytes) continue;
+        all[n++] =
+            (commit){ { PARAM_NODE, part->n_nodes + u, 0 }, { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, bytes };
+        if (n == COMMITS) emit_commits(e, all, n), n = 0;
+    }
+    emit_commits(e, all, n);
+}
+
 /* After the ops: results are gathered, failed appends are put back, new versions are committed. */
 static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
     const gn_part *part = p->part;
@@ -18037,11 +18387,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
                         at_node(e, part->updates[u].node, 0));
     }
     emit_undo(e);
-    for (uint32_t u = 0; u < part->n_updates && !p->exchanges && !gn_flag_get(e->cancel); u++)
-        if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
-            emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 },
-                        (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] },
-                        node_bytes(part, part->updates[u].node));
+    if (!p->exchanges) plan_commits(p, e);
 }
 
 static bool is_argument(const plan *p, uint32_t node) {

@@ -21,7 +21,8 @@
  *
  * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability
  * 6.0. With $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has;
- * what else 8.0 has does not.
+ * what else 8.0 has does not. 90: blocks of clusters run side by side, each in its own copy of the program, and what
+ * only 9.0 has runs of that alone.
  * "60,80": the second device differs. $GENIE_SHIM_PROCESSORS=N: so many processors, else 132.
  *
  * With $GENIE_SHIM_EMPTY=1 nothing is compiled and kernels compute nothing, on any architecture: for what plans, sizes
@@ -62,33 +63,60 @@ typedef struct state {
     unsigned words[6 * 1024];
     void (*barrier)(void), (*block_barrier)(void);
     unsigned char *dynamic;
+    void (*cluster_barrier)(void);
+    void (*box_wait)(void);
+    void *(*there)(void *, int);
 } state;
 
-enum { STACK = 128 << 10, THREADS = 1024, SHARED = 228 << 10 };
+enum { STACK = 128 << 10, THREADS = 1024, SHARED = 228 << 10, CLUSTER = 8, FIBRES = CLUSTER * THREADS };
+enum {
+    FREE,
+    BY_BLOCK,
+    BY_CLUSTER,
+    BY_BOX
+}; /* what holds a fibre, until all of its block or cluster that are alive are held */
 
-static state shim;
-static jmp_buf scheduler, fibres[THREADS]; /* where each goes on; no system call, as swapcontext makes, changes them */
-static int made[THREADS];                  /* fibres that wait for a thread to run */
+/* Of one block after another, or of each block of a cluster. */
+static state shims[CLUSTER];
+static void *kernels_now[CLUSTER];
+static char *bases[CLUSTER];              /* where the copies of a program lie */
+static jmp_buf scheduler, fibres[FIBRES]; /* where each goes on; no system call, as swapcontext makes, changes them */
+static int made[FIBRES];                  /* fibres that wait for a thread to run */
 static char *stacks;
-static int alive[THREADS], held[THREADS]; /* held: until all that are alive are */
+static int alive[FIBRES], held[FIBRES];
 static unsigned current;
 /* the device's time: what events record, so that what is measured does not depend on this machine */
 static double spent_us;
-static void (*kernel_now)(void **);
 static void **params_now;
 
 static void barrier(void) {
     if (!_setjmp(fibres[current])) _longjmp(scheduler, 1);
 }
 static void block_barrier(void) {
-    held[current] = 1;
+    held[current] = BY_BLOCK;
     barrier();
+}
+static void cluster_barrier(void) {
+    held[current] = BY_CLUSTER;
+    barrier();
+}
+static void box_wait(void) {
+    held[current] = BY_BOX;
+    barrier();
+}
+/* Of memory that a launch asks for as of a kernel's own. */
+static void *there(void *p, int rank) {
+    const unsigned char *dynamic = shims[current / THREADS].dynamic, *at = (unsigned char *)p;
+    if (at >= dynamic && at < dynamic + SHARED) return shims[rank].dynamic + (at - dynamic);
+    return bases[rank] + ((char *)p - bases[current / THREADS]);
 }
 
 /* One thread after another. */
 static void fibre_main(void) {
     for (;;) {
-        kernel_now(params_now);
+        void (*kernel)(void **);
+        *(void **)&kernel = kernels_now[current / THREADS];
+        kernel(params_now);
         alive[current] = 0;
         barrier();
     }
@@ -108,26 +136,67 @@ static void resume(void) {
     setcontext(&start);
 }
 
-/* Every thread runs to its next barrier in turn, until all have ended; at the block's it waits for the others. */
-static void run_block(unsigned threads) {
-    static unsigned left, ran;
-    left = threads;
-    for (unsigned i = 0; i < threads; i++) {
-        alive[i] = 1;
-        held[i] = 0;
+/* What holds the threads of a block that are alive: BY_BOX if it holds one of them, since it may go on alone. */
+static int held_by(unsigned first, unsigned threads) {
+    int by = FREE, both = 0, box = 0;
+    for (unsigned i = first; i < first + threads; i++) {
+        if (!alive[i]) continue;
+        box |= held[i] == BY_BOX;
+        both |= by && held[i] != by;
+        by = held[i];
     }
-    while (left) {
+    if (box) return BY_BOX;
+    if (both) {
+        fprintf(stderr, "cuda_shim: threads of one block wait at different barriers\n");
+        abort();
+    }
+    return by;
+}
+
+/* Each thread of a block runs to its next barrier in turn, until all have ended or wait for other blocks; at the
+   block's it waits for the others. What they wait for, FREE: all have ended. */
+static int run_block(unsigned rank, unsigned threads) {
+    static unsigned ran;
+    const unsigned first = rank * THREADS;
+    for (unsigned i = first; i < first + threads; i++)
+        if (held[i] == BY_BOX) held[i] = FREE;
+    for (;;) {
         ran = 0;
-        for (unsigned i = 0; i < threads; i++) {
+        for (unsigned i = first; i < first + threads; i++) {
             if (!alive[i] || held[i]) continue;
             ran++;
             current = i;
-            shim.thread.x = i;
+            shims[rank].thread.x = i - first;
             resume();
             spent_us += 0.01;
-            left -= (unsigned)!alive[i];
         }
-        if (!ran) memset(held, 0, sizeof held);
+        if (ran) continue;
+        int by = held_by(first, threads);
+        if (by != BY_BLOCK) return by;
+        memset(held + first, 0, threads * sizeof *held);
+    }
+}
+
+/* The blocks of a cluster, one after another to its next barrier. */
+static void run_cluster(unsigned blocks, unsigned threads) {
+    enum { TURNS = 100 };
+    for (unsigned rank = 0; rank < blocks; rank++)
+        for (unsigned i = rank * THREADS; i < rank * THREADS + threads; i++) {
+            alive[i] = 1;
+            held[i] = FREE;
+        }
+    for (unsigned waiting = 1, boxes = 0, turns = 0; waiting || boxes; turns = boxes ? turns + 1 : 0) {
+        waiting = boxes = 0;
+        for (unsigned rank = 0; rank < blocks; rank++) {
+            int by = run_block(rank, threads);
+            waiting += by == BY_CLUSTER;
+            boxes += by == BY_BOX;
+        }
+        if ((waiting && waiting < blocks && !boxes) || turns > TURNS) {
+            fprintf(stderr, "cuda_shim: a block of a cluster waits for what does not come\n");
+            abort();
+        }
+        if (waiting == blocks) memset(held, 0, sizeof held);
     }
 }
 
@@ -294,7 +363,7 @@ typedef struct op {
     unsigned char fill;
     char *owned; /* bytes or parameters that are this op's */
     void *function, *freed;
-    unsigned grid[2], block;
+    unsigned grid[2], block, cluster;
     event until; /* of a wait */
 } op;
 struct stream {
@@ -310,13 +379,15 @@ typedef struct graph {
 } graph;
 /* names: without a library, the kernels and what their parameters are */
 typedef struct module {
-    void *library;
+    void *library, *copies[CLUSTER]; /* copies: for the second block of a cluster and those after it */
+    char *path;
     context *of;
     char *names;
     struct function *functions;
 } module;
 typedef struct function {
     void *call;
+    module *from;
     int params;
     context *of;
     struct function *next;
@@ -340,7 +411,7 @@ static int order(void) {
     return s ? atoi(s) : 0;
 }
 
-static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params);
+static int run_kernel(void *f, const op *o, void **params);
 
 static void op_do(op *o) {
     void *params[LAUNCH_PARAMS];
@@ -349,7 +420,7 @@ static void op_do(op *o) {
     case FILL: memset(o->to, o->fill, o->bytes); break;
     case LAUNCH:
         for (int i = 0; i < LAUNCH_PARAMS; i++) params[i] = o->owned + 8 * i;
-        run_kernel(o->function, o->grid, o->block, params);
+        run_kernel(o->function, o, params);
         break;
     default: break;
     }
@@ -754,17 +825,26 @@ API int cuFuncSetAttribute(void *f, int a, int v) {
     MAY_FAIL();
     return 0;
 }
+typedef struct launch_attribute {
+    int id, pad;
+    unsigned value[16];
+} launch_attribute;
 typedef struct launch_config {
     unsigned grid[3], block[3], shared;
-    void *stream, *attributes;
+    void *stream;
+    const launch_attribute *attributes;
     unsigned n_attributes;
 } launch_config;
-API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                       unsigned shared, void *stream_handle, void **params, void **extra);
+static int launch(void *f, const unsigned *grid, const unsigned *block, unsigned cluster, void *stream_handle,
+                  void **params);
 API int cuLaunchKernelEx(const launch_config *c, void *f, void **params, void **extra) {
-    return empty() ? cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
-                                    c->shared, c->stream, params, extra)
-                   : 801;
+    enum { OF_CLUSTER = 4 };
+    unsigned cluster = 1;
+    (void)extra;
+    for (unsigned i = 0; i < c->n_attributes; i++)
+        if (c->attributes[i].id == OF_CLUSTER) cluster = c->attributes[i].value[0];
+    if (!cluster || cluster > CLUSTER || c->grid[0] % cluster) return 1;
+    return launch(f, c->grid, c->block, cluster, c->stream, params);
 }
 /* Elements of 1 to 8 bytes; strides in bytes of all dims but the first. */
 API int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *p, const uint64_t *dims,
@@ -841,7 +921,7 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     if (no_code("code")) return 2;
     if (empty()) {
         module *names = calloc(1, sizeof *names);
-        *names = (module){ NULL, here, strdup(image), NULL };
+        *names = (module){ .of = here, .names = strdup(image) };
         *m = names;
         modules++;
         return 0;
@@ -853,9 +933,9 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     }
     void (*init)(state *);
     *(void **)&init = dlsym(library, "shim_init");
-    init(&shim);
+    init(&shims[0]);
     module *made = calloc(1, sizeof *made);
-    *made = (module){ library, here, NULL, NULL };
+    *made = (module){ .library = library, .of = here, .path = strdup((const char *)image) };
     *m = made;
     modules++;
     return 0;
@@ -865,6 +945,9 @@ API int cuModuleUnload(void *m) {
     BELONGS("a module", ((module *)m)->of);
     LOCKED(run_all());
     if (((module *)m)->library) dlclose(((module *)m)->library);
+    for (int i = 0; i < CLUSTER; i++)
+        if (((module *)m)->copies[i]) dlclose(((module *)m)->copies[i]);
+    free(((module *)m)->path);
     for (function *f = ((module *)m)->functions, *next; f; f = next) {
         next = f->next;
         free(f);
@@ -916,7 +999,7 @@ API int cuModuleGetFunction(void **out, void *handle, const char *name) {
     if (no_code("lazily")) return 2;
     if (m->names) return empty_function(out, m, name);
     snprintf(call, sizeof call, "%s__call", name);
-    function found = { dlsym(m->library, call), 0, here, m->functions, "", { 0 } };
+    function found = { .call = dlsym(m->library, call), .from = m, .of = here, .next = m->functions };
     snprintf(call, sizeof call, "%s__params", name);
     int *params = dlsym(m->library, call);
     if (!found.call || !params) return 500;
@@ -927,29 +1010,57 @@ API int cuModuleGetFunction(void **out, void *handle, const char *name) {
     m->functions = *out;
     return 0;
 }
-static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params) {
-    if (!stacks) {
-        stacks = malloc((size_t)STACK * THREADS);
-        shim.dynamic = aligned_alloc(1024, SHARED);
+/* A program once more, so that what its functions keep is another block's. The file goes when it is loaded. */
+static void *copy_loaded(const char *path, state *of) {
+    char command[1400], to[700];
+    snprintf(to, sizeof to, "%s.%ld.%d", path, (long)getpid(), (int)(of - shims)); /* a name is loaded once */
+    snprintf(command, sizeof command, "cp '%s' '%s'", path, to);
+    void *library = system(command) == 0 ? dlopen(to, RTLD_NOW | RTLD_LOCAL) : NULL;
+    unlink(to);
+    if (!library) {
+        fprintf(stderr, "cuda_shim: no copy of %s\n", path);
+        abort();
     }
-    *(void **)&kernel_now = ((function *)f)->call;
+    void (*init)(state *);
+    *(void **)&init = dlsym(library, "shim_init");
+    init(of);
+    return library;
+}
+
+static int run_kernel(void *handle, const op *o, void **params) {
+    function *f = handle;
+    const unsigned cluster = o->cluster ? o->cluster : 1;
+    if (!stacks) stacks = malloc((size_t)STACK * FIBRES);
     params_now = params;
-    shim.barrier = barrier;
-    shim.block_barrier = block_barrier;
-    shim.grid = (dim){ grid[0], grid[1], 1 };
-    for (unsigned y = 0; y < grid[1]; y++) {
-        for (unsigned x = 0; x < grid[0]; x++) {
-            shim.block = (dim){ x, y, 0 };
-            run_block(block);
+    for (unsigned rank = 0; rank < cluster; rank++) {
+        state *own = &shims[rank];
+        char call[200];
+        Dl_info at;
+        if (rank && !f->from->copies[rank]) f->from->copies[rank] = copy_loaded(f->from->path, own);
+        snprintf(call, sizeof call, "%s__call", f->name);
+        kernels_now[rank] = rank ? dlsym(f->from->copies[rank], call) : f->call;
+        if (!dladdr(kernels_now[rank], &at)) abort();
+        bases[rank] = at.dli_fbase;
+        if (!own->dynamic) own->dynamic = aligned_alloc(1024, SHARED);
+        own->barrier = barrier;
+        own->block_barrier = block_barrier;
+        own->cluster_barrier = cluster_barrier;
+        own->box_wait = box_wait;
+        own->there = there;
+        own->grid = (dim){ o->grid[0], o->grid[1], 1 };
+    }
+    for (unsigned y = 0; y < o->grid[1]; y++) {
+        for (unsigned x = 0; x < o->grid[0]; x += cluster) {
+            for (unsigned rank = 0; rank < cluster; rank++) shims[rank].block = (dim){ x + rank, y, 0 };
+            run_cluster(cluster, o->block);
         }
     }
     return 0;
 }
 /* A parameter has 8 bytes or fewer: there are no maps of TMA here. */
-API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                       unsigned shared, void *stream_handle, void **params, void **extra) {
-    (void)shared;
-    (void)extra;
+static int launch(void *f, const unsigned *grid, const unsigned *block, unsigned cluster, void *stream_handle,
+                  void **params) {
+    const unsigned gx = grid[0], gy = grid[1], gz = grid[2], bx = block[0], by = block[1], bz = block[2];
     BELONGS("a function", ((function *)f)->of);
     BELONGS("a stream", ((stream *)stream_handle)->of);
     if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) return 1;
@@ -969,8 +1080,16 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
         context *of = devices() > 1 ? memory_of(p) : NULL;
         if (of && of != here) wrong_place(__func__, "memory", of->number);
     }
-    LOCKED(ask(stream_handle, (op){ .kind = LAUNCH, .function = f, .grid = { gx, gy }, .block = bx, .owned = own }));
+    op next = { .kind = LAUNCH, .function = f, .grid = { gx, gy }, .block = bx, .cluster = cluster, .owned = own };
+    LOCKED(ask(stream_handle, next));
     return 0;
+}
+API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared, void *stream_handle, void **params, void **extra) {
+    const unsigned grid[3] = { gx, gy, gz }, block[3] = { bx, by, bz };
+    (void)shared;
+    (void)extra;
+    return launch(f, grid, block, 1, stream_handle, params);
 }
 
 /* ---- NVRTC ---- */
@@ -1085,8 +1204,8 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options) {
     // A load or store of a place that is no multiple of its size, for which a GPU gives the device up, is an illegal
     // instruction here.
     snprintf(command, sizeof command,
-             "%s -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -fsanitize=alignment "
-             "-fsanitize-undefined-trap-on-error -fPIC -shared -w -I%s -o %s %s >%s.log 2>&1",
+             "%s -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -fno-gnu-unique "
+             "-fsanitize=alignment -fsanitize-undefined-trap-on-error -fPIC -shared -w -I%s -o %s %s >%s.log 2>&1",
              compiler ? compiler : "c++", folder, made, source, source);
     int r = system(command);
     if (r == 0) r = rename(made, p->path);

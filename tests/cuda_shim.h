@@ -14,7 +14,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static /* one block runs at a time */
+#define __shared__ static /* one block runs at a time, or each of a cluster has its copy of the program */
 
 struct shim_dim {
     unsigned x, y, z;
@@ -25,6 +25,9 @@ struct shim_state {
     void (*barrier)(void);    /* of a warp, whose threads go on together; of the block */
     void (*block_barrier)(void);
     unsigned char *dynamic; /* shared memory that a launch asks for */
+    void (*cluster_barrier)(void);
+    void (*box_wait)(void);            /* until other blocks of the cluster have run */
+    void *(*there)(void *p, int rank); /* the same place in another block of the cluster */
 };
 static struct shim_state *shim;
 extern "C" void shim_init(struct shim_state *state) { shim = state; }
@@ -42,6 +45,22 @@ struct __attribute__((aligned(16))) uint4 {
 
 static inline void __syncthreads(void) { shim->block_barrier(); }
 static inline void __syncwarp(void) { shim->barrier(); }
+static inline void cluster_arrive(void) { }
+static inline void cluster_wait(void) { shim->cluster_barrier(); }
+template <class A> static inline void put_there(A *p, const A &a, int rank) { *(A *)shim->there(p, rank) = a; }
+static inline void cluster_begin(void) { }
+/* What others of the cluster send into this block's memory: a box counts the bytes that are yet to come. */
+static inline void box_open(unsigned long long *box, unsigned bytes) { *box = bytes; }
+static inline void box_send(unsigned long long *box, float *p, float v, int rank) {
+    put_there(p, v, rank);
+    *(unsigned long long *)shim->there(box, rank) -= 4;
+}
+static inline void box_send4(unsigned long long *box, float *p, const float *v, int rank) {
+    for (int i = 0; i < 4; i++) box_send(box, p + i, v[i], rank);
+}
+static inline void box_wait(unsigned long long *box) {
+    while (*box) shim->box_wait();
+}
 static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int lanes) {
     unsigned me = shim->thread.x;
     shim->words[me] = value;

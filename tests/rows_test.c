@@ -320,6 +320,41 @@ static void programs_of_random_steps_agree_with_the_cpu(void) {
     }
 }
 
+/* A batch norm with what stands around it in a network for pictures, and its gradients. */
+static outs build_channels(gn_ctx *g, gn_dtype d, gn_shape shape, void **data) {
+    gn_shape each = GN_SHAPE(shape.dims[1]);
+    gn_tensor p[4] = { gn_data(g, d, shape, data[0]), gn_data(g, d, shape, data[1]), gn_data(g, d, each, data[0]),
+                       gn_data(g, d, each, data[1]) };
+    gn_tensor y = gn_relu(gn_add(gn_batch_norm_train(p[0], p[2], p[3], 1e-5, NULL, NULL), p[1]));
+    gn_tensor one = gn_cast(y, GN_F32), other = gn_cast(gn_mul(y, gn_sigmoid(y)), GN_F32), grads[4];
+    gn_tensor loss = gn_mean(gn_add(gn_mul(one, gn_tanh(one)), other), GN_AXES(0, 1, 2, 3), false);
+    gn_result r = gn_grad(gn_mul_c(loss, 1024), p, 4, grads);
+    outs o = { { y, grads[0], grads[2], grads[3] }, 4 };
+    CHECK_RESULT(r, GN_OK);
+    return o;
+}
+
+/* Rows that one block would take too long for: of 2 to 16 parts and more, of planes of an odd size, of 16 bits and of
+   more. */
+static void long_rows_are_shared_by_blocks(void) {
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F32, GN_BF16, GN_F16, GN_BF16 };
+    static const int64_t shapes[][4] = {
+        { 16, 24, 36, 36 }, { 4, 12, 100, 100 }, { 3, 24, 77, 81 }, { 17, 140, 30, 34 }, { 8, 9, 112, 112 }
+    };
+    for (int i = 0; i < TEST_COUNT(shapes); i++) {
+        const gn_shape shape = { 4, { shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3] } };
+        const int64_t n = shape.dims[0] * shape.dims[1] * shape.dims[2] * shape.dims[3];
+        const gn_dtype d = dtypes[i];
+        void *data[2] = { random_bytes(d, n, 2), random_bytes(d, n, 2) };
+        char what[80];
+        snprintf(what, sizeof what, "channels of %s, %lld rows of %lld", gn_dtype_name(d), (long long)shape.dims[1],
+                 (long long)(n / shape.dims[1]));
+        agree(what, build_channels(cpu, d, shape, data), build_channels(gpu, d, shape, data), eps_of(d) * 40);
+        free(data[0]);
+        free(data[1]);
+    }
+}
+
 /* The switch gives each op a kernel of its own, and the same values. */
 static void without_fusion_each_op_is_a_kernel(void) {
     gn_ctx *usual = gpu;
@@ -365,6 +400,7 @@ static void compile_all(void) {
     if (CHECK_RESULT(gn_status(gpu), GN_OK)) {
         patterns_take_their_kernels_and_agree_with_the_cpu();
         programs_of_random_steps_agree_with_the_cpu();
+        long_rows_are_shared_by_blocks();
         for (int i = 0; i < TEST_COUNT(archs); i++) kernels_compile_for(archs[i]);
     }
 }
@@ -373,6 +409,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(patterns_take_their_kernels_and_agree_with_the_cpu),
         TEST_ENTRY(programs_of_random_steps_agree_with_the_cpu),
+        TEST_ENTRY(long_rows_are_shared_by_blocks),
         TEST_ENTRY(without_fusion_each_op_is_a_kernel),
     };
     test_begin(argc, argv);

@@ -71,7 +71,17 @@ weights_of_files() {
 }
 rows_with_loops() {
     on_shim "$BUILD/tests/rows_test" --seed 1 >"$WORK/rows" 2>&1
-    holds "$WORK/rows" 3
+    holds "$WORK/rows" 4
+}
+# Blocks of compute capability 9.0 that share rows; products by its instructions cannot run here.
+rows_in_clusters() {
+    GENIE_SHIM_ARCH=90 GENIE_CUDA_WGMMA=0 on_shim "$BUILD/tests/rows_test" long_rows --seed 1 >"$WORK/clusters" 2>&1
+    holds "$WORK/clusters" 1
+}
+# Rows by matrices whose k the blocks of a cluster share.
+products_in_clusters() {
+    GENIE_SHIM_ARCH=90 GENIE_CUDA_WGMMA=0 on_shim "$BUILD/tests/gpu_test" products_of_one_row few_rows_by_wide --seed 1 >"$WORK/shared" 2>&1
+    holds "$WORK/shared" 2
 }
 decoders() {
     GENIE_TEST_PROGRAMS=${GENIE_TEST_DECODERS:-4} on_shim "$BUILD/tests/decoder_test" --seed 1 >"$WORK/decoders" 2>&1
@@ -259,6 +269,8 @@ check known_values_replay_and_fault_on_the_shim known_values
 check caches_in_pages_on_the_shim caches_in_pages
 check weights_of_files_on_the_shim weights_of_files
 check reductions_with_loops_are_one_kernel_and_agree_with_the_cpu rows_with_loops
+check rows_are_shared_by_blocks_of_clusters rows_in_clusters
+check products_share_k_in_clusters products_in_clusters
 check products_on_tensor_cores_are_exact_and_attention_agrees tensor_cores
 check random_programs_and_products_of_integers_are_exact exact_programs
 check what_clients_share_is_bounded_and_their_own limits
