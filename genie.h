@@ -6484,6 +6484,11 @@ typedef struct gn__feed {
     void (*make)(void *arg, char *to, int64_t at, int64_t n);
     void *arg;
 } gn__feed;
+/* Takes elements [at, at + n) of a dense tensor, which `from` makes in order; on several threads at once. */
+typedef struct gn__sink {
+    void (*take)(void *arg, const gn__feed *from, int64_t at, int64_t n);
+    void *arg;
+} gn__sink;
 
 typedef struct gn__call {
     const gn_view *in;
@@ -6499,6 +6504,7 @@ typedef struct gn__call {
     const struct gn__call *joined; /* of a concat: the concat that is an input of it and has not run; NULL: it has */
     const gn__feed *source;        /* of a reduction for which gn__reduce_streams holds: makes in[0], whose memory holds
                                  nothing; NULL: it is there */
+    const gn__sink *sink;          /* of a layernorm: takes the result instead of `out`; NULL: nobody does */
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
@@ -12352,7 +12358,6 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 typedef struct gn__maps64 {
-    void (*minus)(double *y, const double *x, double sub, int64_t n);   /* y = x - sub */
     void (*squares)(double *y, const double *x, double sub, int64_t n); /* y = (x - sub)^2 */
     void (*squares_apart)(double *x, const double *y, int64_t n);       /* x = (x - y)^2 */
     /* y = (x - sub) mul; then y gain and y + bias, where they are given */
@@ -12360,9 +12365,6 @@ typedef struct gn__maps64 {
                    int64_t n);
 } gn__maps64;
 #define GN__DEFINE_MAPS64(S, attribute)                                                                            \
-    attribute static void gn__minus_##S(double *y, const double *x, double sub, int64_t n) {                       \
-        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;                                          \
-    }                                                                                                              \
     attribute static void gn__squares_##S(double *y, const double *x, double sub, int64_t n) {                     \
         GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);                         \
     }                                                                                                              \
@@ -12392,7 +12394,7 @@ GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
 
 static const gn__maps64 *gn__maps64_of(const gn__pool *p) {
 #define GN__MAPS64(S) \
-    { gn__minus_##S, gn__squares_##S, gn__squares_apart_##S, gn__affine64_##S }
+    { gn__squares_##S, gn__squares_apart_##S, gn__affine64_##S }
     static const gn__maps64 sets[2] = {
         GN__MAPS64(base),
 #if GN__X86
@@ -12415,7 +12417,7 @@ static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, voi
     for (int64_t i = 0, m; i < j->n; i += m) {
         m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
         double *to = j->kind == GN__SOFTMAX_LOG ? e : y + i;
-        maps->minus(e, x + i, top, m);
+        maps->affine(e, x + i, top, 1, NULL, NULL, m);
         gn__exp_f64(j->c->pool, to, e, m);
         gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, to, m);
     }
@@ -12424,8 +12426,8 @@ static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, voi
         maps->affine(y, y, 0, 1 / sum, NULL, NULL, j->n);
         return;
     }
-    maps->minus(y, x, top, j->n);
-    maps->minus(y, y, log(sum), j->n);
+    maps->affine(y, x, top, 1, NULL, NULL, j->n);
+    maps->affine(y, y, log(sum), 1, NULL, NULL, j->n);
 }
 
 /* f32, f16 and bf16: in f32, in `room` (n floats) or where they lie. */
@@ -12594,12 +12596,40 @@ static const double *gn__chunk_f64(const gn_view *v, const char *p, int64_t i, d
     return room;
 }
 
-static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
+/* A row of which all is known: the feed of a gn__sink, or of the result itself. */
+typedef struct gn__norm_row {
+    const gn__rows_job *j;
+    const char *p;            /* f64: the row */
+    float *y;                 /* else what is left of it without the mean */
+    const float *gain, *bias; /* of f32 */
+    double mean, scale;
+    int64_t at; /* of its first element */
+} gn__norm_row;
+
+static void gn__layernorm_make(void *arg, char *to, int64_t at, int64_t n) {
+    const gn__norm_row *row = (const gn__norm_row *)arg;
+    const gn__call *c = row->j->c;
+    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
+    double x[GN__CHUNK], g[GN__CHUNK], b[GN__CHUNK], *y = (double *)(void *)to;
+    for (int64_t i = at - row->at, end = i + n, m; i < end; i += m, y += m) {
+        m = GN__MIN(end - i, (int64_t)GN__CHUNK);
+        gn__maps64_of(c->pool)->affine(y, gn__chunk_f64(&row->j->in, row->p, i, x, m), row->mean, row->scale,
+                                       gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
+                                       bias ? gn__chunk_f64(bias, bias->p, i, b, m) : NULL, m);
+    }
+}
+
+static void gn__layernorm_pass(const gn__norm_row *row, void (*make)(void *arg, char *to, int64_t at, int64_t n)) {
+    const gn__rows_job *j = row->j;
+    gn__feed feed = { make, (void *)row };
+    if (j->c->sink) j->c->sink->take(j->c->sink->arg, &feed, row->at, j->n);
+    else make((void *)row, j->out.p + row->at * (int64_t)gn__bytes_of(j->out.dtype), row->at, j->n);
+}
+
+static void gn__layernorm_row(const gn__rows_job *j, const char *p, int64_t at) {
     const gn__call *c = j->c;
     const gn__kernels *k = gn__kernels_of(c->pool);
-    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
-    const gn__maps64 *maps = gn__maps64_of(c->pool);
-    double x[GN__CHUNK], g[GN__CHUNK], b[GN__CHUNK], *y = (double *)(void *)o;
+    double x[GN__CHUNK];
     int64_t n = j->n;
     gn__tree sums, squares;
     sums.n = squares.n = 0, sums.depth = squares.depth = 0;
@@ -12610,16 +12640,11 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        maps->squares(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
+        gn__maps64_of(c->pool)->squares(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
         gn__pieces_f64(k, &squares, x, m);
     }
     double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + gn__word_f64(c->attrs[0]));
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        maps->affine(y + i, gn__chunk_f64(&j->in, p, i, x, m), mean, scale,
-                     gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
-                     bias ? gn__chunk_f64(bias, bias->p, i, b, m) : NULL, m);
-    }
+    gn__layernorm_pass(&(gn__norm_row){ .j = j, .p = p, .mean = mean, .scale = scale, .at = at }, gn__layernorm_make);
 }
 
 /* Adds the squares of n elements to a tree, of which each piece is added up before it is rounded. */
@@ -12632,13 +12657,26 @@ static void gn__pieces_dot_f32(const gn__kernels *k, gn__tree *t, const float *x
     }
 }
 
+static void gn__layernorm_make_f32(void *arg, char *to, int64_t at, int64_t n) {
+    const gn__norm_row *row = (const gn__norm_row *)arg;
+    const gn__kernels *k = gn__kernels_of(row->j->c->pool);
+    int64_t i = at - row->at;
+    float *y = row->y + i, off = (float)row->mean, scale = (float)row->scale, *o = (float *)(void *)to;
+    bool whole = row->j->out.dtype == GN_F32;
+    if (row->gain) k->gain(y, row->gain + i, row->bias ? row->bias + i : NULL, n, off, scale);
+    else k->affine(whole ? o : y, y, n, off, scale);
+    if (row->bias && !row->gain) k->plus(whole ? o : y, row->bias + i, n);
+    if (!whole) gn__store_f32(y, row->j->out.dtype, to, 1, n);
+    else if (row->gain && o != y) memcpy(o, y, (size_t)n * sizeof *o);
+}
+
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
-static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain,
+static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, int64_t at, float *row, const float *gain,
                                   const float *bias) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     int64_t is = j->in.strides[j->in.rank - 1], n = j->n;
     const float *x = j->in.dtype == GN_F32 && is == 1 ? (const float *)(const void *)p : row;
-    float *y = j->out.dtype == GN_F32 ? (float *)(void *)o : row;
+    float *y = j->out.dtype == GN_F32 && !j->c->sink ? (float *)(void *)j->out.p + at : row;
     if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
     double average = gn__sum_f32(k, x, n) / (double)n;
     float mean = (float)average;
@@ -12654,14 +12692,12 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     /* what rounding the mean to f32 has left; of f32 what rounding the differences has, too */
     double off = whole ? gn__tree_sum(&rests) / (double)n : average - (double)mean;
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
-    float scale = (float)(1.0 / sqrt((variance > 0           ? variance
-                                      : variance != variance ? variance
-                                                             : 0) +
-                                     gn__word_f64(j->c->attrs[0])));
-    if (gain) k->gain(y, gain, bias, n, (float)off, scale);
-    else k->affine(y, y, n, (float)off, scale);
-    if (bias && !gain) k->plus(y, bias, n);
-    if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
+    double scale = 1.0 / sqrt((variance > 0           ? variance
+                               : variance != variance ? variance
+                                                      : 0) +
+                              gn__word_f64(j->c->attrs[0]));
+    gn__norm_row normed = { j, p, y, gain, bias, off, scale, at };
+    gn__layernorm_pass(&normed, gn__layernorm_make_f32);
 }
 
 static const float *gn__row_vector(const gn_view *v, float *room) {
@@ -12681,8 +12717,8 @@ static void gn__layernorm_range_f32(gn__rows_job *j, int64_t begin, int64_t end)
     const float *gain = c->attrs[1] & 1 ? gn__row_vector(&c->in[1], row + j->n) : NULL;
     const float *bias = c->attrs[1] & 2 ? gn__row_vector(&c->in[c->n_in - 1], row + 2 * j->n) : NULL;
     for (int64_t i = begin; i < end; i++)
-        gn__layernorm_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes,
-                              j->out.p + i * j->n * bytes, row, gain, bias);
+        gn__layernorm_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, i * j->n, row, gain,
+                              bias);
     gn_free(row);
 }
 
@@ -12694,7 +12730,7 @@ static void gn__layernorm_range(void *arg, int64_t begin, int64_t end) {
         return;
     }
     for (int64_t i = begin; i < end; i++)
-        gn__layernorm_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + i * j->n * bytes);
+        gn__layernorm_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, i * j->n);
 }
 
 static gn_result gn__cpu_layernorm(const gn__call *c) {
@@ -16508,7 +16544,7 @@ static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t 
             gn__widen_f64(x, s + summed, m - summed);
         } else {
             gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-            gn__maps64_of(pool)->minus(x, x, top, m);
+            gn__maps64_of(pool)->affine(x, x, top, 1, NULL, NULL, m);
             gn__exp_f64(pool, x, x, m);
         }
         gn__pieces_f64(k, &sums, x, m - summed);
@@ -27879,7 +27915,10 @@ typedef struct gn__cpu_plan {
     uint8_t *light; /* per step: whether it took less than waking threads would when it ran last */
     /* per step: a loop (a concat) that only the next step, a reduction (a concat), reads: it may run inside it */
     uint8_t *feeds;
+    uint8_t *sinks; /* per step: 0, or a row kernel whose result only the next step, a loop, reads as it lies: GN__SINK
+                       that loop may take rows as they are made, GN__SUNK it did when the kernel ran last */
 } gn__cpu_plan;
+enum { GN__SINK = 1, GN__SUNK };
 
 static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
@@ -28074,6 +28113,25 @@ static void gn__cpu_plan_joins(gn__cpu_plan *plan) {
     }
 }
 
+static void gn__cpu_plan_sinks(gn__cpu_plan *plan) {
+    const gn_layout *l = &plan->layout;
+    for (size_t i = 0; i + 1 < l->n_steps; i++) {
+        const gn_kernel_step *loop = &l->steps[i + 1];
+        uint32_t node = l->steps[i].node;
+        const gn_lay *a = &l->lay[node];
+        bool sinks = plan->part->nodes[node].op == GN_OP_LAYERNORM && !gn__dtypes[a->view.dtype].narrow &&
+                     loop->n_instrs && !plan->feeds[i + 1] && a->place == GN_PLACE_BLOCK && a->last == loop->node;
+        uint32_t reads = 0;
+        for (uint32_t k = 0; k < loop->n_loads && sinks; k++) {
+            const gn_load *load = &l->loads[loop->load + k];
+            if (load->constant || load->base != node) continue;
+            sinks = gn__view_is_dense(&load->view) && gn__view_count(&load->view) == gn__view_count(&a->view);
+            reads++;
+        }
+        plan->sinks[i] = sinks && reads == 1 ? GN__SINK : 0;
+    }
+}
+
 /* The constant that a register of a loop holds; NAN: none. */
 static double gn__loop_constant(const gn_layout *l, const gn_kernel_step *step, uint16_t reg) {
     for (uint32_t i = 0; i < step->n_loads; i++) {
@@ -28127,11 +28185,13 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part
     if (!plan->base || !plan->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result r = gn__layout_make(plan->part, true, true, c->pool.cancel, &plan->layout, f);
     if (r != GN_OK) return r;
-    plan->light = (uint8_t *)gn__alloc_zero(2 * plan->layout.n_steps + 1);
+    plan->light = (uint8_t *)gn__alloc_zero(3 * plan->layout.n_steps + 1);
     if (!plan->light) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     plan->feeds = plan->light + plan->layout.n_steps;
     gn__cpu_plan_feeds(plan);
     gn__cpu_plan_joins(plan);
+    plan->sinks = plan->feeds + plan->layout.n_steps;
+    gn__cpu_plan_sinks(plan);
     gn__cpu_plan_slopes(&plan->layout);
     return gn__cpu_plan_fits(plan, f);
 }
@@ -28356,8 +28416,15 @@ typedef struct gn__loop {
                           where all that is read and made stays in a cache */
     int64_t failed_at; /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
-    uint32_t node; /* of the failure */
+    uint32_t node;  /* of the failure */
+    uint32_t given; /* node whose memory is at given_at and not where the run has it; GN_NO_NODE: none */
+    char *given_at;
+    const gn__feed *feed; /* makes it, tile by tile; NULL: it is there */
 } gn__loop;
+
+static char *gn__loop_memory(const gn__loop *j, const gn_load *load) {
+    return (load->base == j->given ? j->given_at : j->run->plan->base[load->base]) + load->view.offset;
+}
 
 /* The failure of the smallest tile is the one reported, whatever the number of threads. */
 static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node) {
@@ -28921,8 +28988,7 @@ GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char **own) {
             else gn__store_i32(&one.whole, (gn_dtype)load->dtype, own[load->reg], 1, 1);
         } else if (load->constant) gn__fill_tile(own[load->reg], (gn_dtype)load->dtype, load->value, 1);
         else if (gn__view_is_one(&load->view))
-            gn__load_flat(&load->view, j->narrow != 0, j->run->plan->base[load->base] + load->view.offset, 0, 1,
-                          own[load->reg]);
+            gn__load_flat(&load->view, j->narrow != 0, gn__loop_memory(j, load), 0, 1, own[load->reg]);
         else continue;
         for (size_t have = width; have < (size_t)j->tile * width; have *= 2)
             memcpy(own[load->reg] + have, own[load->reg], have);
@@ -28946,7 +29012,7 @@ static bool gn__cast_to_truths(gn__isa isa, const gn_instr *in) {
 static void gn__loop_load_run(const gn__loop *j, const gn_load *load, char **seen, int64_t at, int64_t n, char *to) {
     const gn_view *v = &load->view;
     int last = v->rank - 1;
-    char *from = j->run->plan->base[load->base] + v->offset,
+    char *from = gn__loop_memory(j, load),
          *element = from + gn__view_offset(v, last, at / v->dims[last]) * (int64_t)gn__bytes_of((gn_dtype)load->dtype);
     if (*seen != element) gn__load_flat(v, j->narrow != 0, from, at, n, to);
     *seen = element;
@@ -28964,7 +29030,12 @@ static void gn__loop_loads(const gn__loop *j, char *const *own, char **now, int6
             gn__loop_load_run(j, load, &now[step->regs + load->reg], at, n, own[load->reg]);
             continue;
         }
-        char *from = load->constant ? NULL : j->run->plan->base[load->base] + load->view.offset;
+        if (j->feed && !load->constant && load->base == j->given) {
+            now[load->reg] = own[load->reg];
+            j->feed->make(j->feed->arg, own[load->reg], at, n);
+            continue;
+        }
+        char *from = load->constant ? NULL : gn__loop_memory(j, load);
         char *place = load->constant ? NULL : gn__flat_place(&load->view, j->narrow != 0, from, at, n);
         now[load->reg] = place ? place : own[load->reg];
         if (place) gn__ahead_add(ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)load->dtype));
@@ -29102,8 +29173,7 @@ static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
     if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
         !(widens || narrows || words || doubles) || load->constant)
         return false;
-    const char *x =
-        gn__flat_place(&load->view, gn__dtypes[from].narrow, j->run->plan->base[load->base] + load->view.offset, at, n);
+    const char *x = gn__flat_place(&load->view, gn__dtypes[from].narrow, gn__loop_memory(j, load), at, n);
     char *y = j->out.p + at * (int64_t)gn__bytes_of(to);
     if (x && words) gn__cast_words(y, to, x, from, n);
     else if (x && doubles) gn__cast_doubles(y, x, n);
@@ -29306,7 +29376,8 @@ static int64_t gn__loop_tile_n(const gn_layout *l, const gn_kernel_step *step, s
     return n;
 }
 
-static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
+/* given: node that a gn__sink's feed makes, GN_NO_NODE: none */
+static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step, uint32_t given) {
     gn__loop j = { .run = r,
                    .step = step,
                    .out = gn__run_view(r, step->node),
@@ -29315,9 +29386,10 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
                    .stored = gn__loop_stored(r->plan->layout.instrs + step->instr, step->n_instrs),
                    .failed_at = INT64_MAX,
                    .failed = GN_OK,
-                   .node = GN_NO_NODE };
+                   .node = GN_NO_NODE,
+                   .given = given };
     bool plain = gn__loop_is_plain(&r->plan->layout, step, j.out.dtype, (size_t)j.narrow);
-    int64_t longer = plain ? GN__TILE_LONG : 1;
+    int64_t longer = plain || given != GN_NO_NODE ? GN__TILE_LONG : 1;
     j.reg_bytes *= (size_t)longer;
     j.tile = gn__loop_tile_n(&r->plan->layout, step, gn__bytes_of(j.out.dtype), (size_t)j.narrow, longer);
     gn__loop_find_runs(&j);
@@ -29399,14 +29471,13 @@ static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
     if (!all) return false;
     uint16_t *table = all + GN__TABLE;
     gn__loop values = *j;
-    char **base = &r->plan->base[load->base], *mem = *base;
-    gn__look k = { table, (const uint16_t *)(const void *)(mem + load->view.offset), (uint16_t *)(void *)j->out.p };
+    gn__look k = { table, (const uint16_t *)(void *)gn__loop_memory(j, load), (uint16_t *)(void *)j->out.p };
     for (int32_t i = 0; i < GN__TABLE; i++) all[i] = (uint16_t)i;
     values.out.p = (char *)table;
     values.streams = values.fetches = false;
-    *base = (char *)((uintptr_t)all - (uintptr_t)load->view.offset);
+    values.given = load->base;
+    values.given_at = (char *)((uintptr_t)all - (uintptr_t)load->view.offset);
     gn__loop_range(&values, 0, GN__TABLE / j->tile);
-    *base = mem;
     bool made = values.failed == GN_OK && !gn__pool_stops(&r->cpu->pool);
     if (made) gn__pool_for(&r->cpu->pool, gn__view_count(&j->out), GN__TABLE, gn__look_range, &k);
     gn_free(all);
@@ -29415,7 +29486,7 @@ static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
 GN__COLD_END
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
-    gn__loop j = gn__loop_of(r, step);
+    gn__loop j = gn__loop_of(r, step, GN_NO_NODE);
     if (gn__view_count(&j.out) >= GN__TABLE_LEAST && gn__run_tabled(r, &j)) return GN_OK;
     int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
@@ -29427,26 +29498,53 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     return gn__loop_result(r, &j);
 }
 
-/* A gn__feed: elements [at, at + n) of a loop's result, elsewhere than where it lies. */
-static void gn__loop_make(void *arg, char *to, int64_t at, int64_t n) {
-    gn__loop *j = (gn__loop *)arg, here = *j;
-    size_t regs = here.step->regs;
-    char *raw = (char *)gn_alloc(regs * (here.reg_bytes + 3 * sizeof(char *)) + 64);
-    uint32_t node = here.step->node;
-    here.out.p = (char *)((uintptr_t)to - (uintptr_t)(at * (int64_t)gn__bytes_of(here.out.dtype)));
-    here.runs = 0; /* tiles begin anywhere */
-    here.steady = gn__loop_steady(&here);
+/* Elements [at, at + n) of j's result, as `here` says. */
+static void gn__loop_part(gn__loop *j, gn__loop *here, int64_t at, int64_t n) {
+    size_t regs = here->step->regs;
+    char *raw = (char *)gn_alloc(regs * (here->reg_bytes + 3 * sizeof(char *)) + 64);
+    uint32_t node = here->step->node;
+    if (at % here->tile) { /* tiles do not lie in runs */
+        here->runs = 0;
+        here->steady = gn__loop_steady(here);
+    }
     gn_result r = raw ? GN_OK : GN_OUT_OF_MEMORY;
     char *mem = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
-    char **own = (char **)(void *)(mem + regs * here.reg_bytes), **now = own + regs;
-    for (size_t i = 0; i < regs && raw; i++) own[i] = mem + i * here.reg_bytes;
-    if (raw) gn__loop_fill(&here, own);
-    for (int64_t i = at, m; i < at + n && r == GN_OK && !gn__pool_stops(&here.run->cpu->pool); i += m) {
-        m = GN__MIN(at + n - i, here.tile);
-        r = gn__loop_tile(&here, own, now, i, m, &node);
+    char **own = (char **)(void *)(mem + regs * here->reg_bytes), **now = own + regs;
+    for (size_t i = 0; i < regs && raw; i++) own[i] = mem + i * here->reg_bytes;
+    if (raw) gn__loop_fill(here, own);
+    for (int64_t i = at, m; i < at + n && r == GN_OK && !gn__pool_stops(&here->run->cpu->pool); i += m) {
+        m = GN__MIN(at + n - i, here->tile);
+        r = gn__loop_tile(here, own, now, i, m, &node);
     }
     if (r != GN_OK) gn__loop_fail(j, at, r, node);
     gn_free(raw);
+}
+
+/* A gn__feed: elements of a loop's result, elsewhere than where it lies. */
+static void gn__loop_make(void *arg, char *to, int64_t at, int64_t n) {
+    gn__loop here = *(gn__loop *)arg;
+    here.out.p = (char *)((uintptr_t)to - (uintptr_t)(at * (int64_t)gn__bytes_of(here.out.dtype)));
+    gn__loop_part((gn__loop *)arg, &here, at, n);
+}
+
+/* A gn__sink: elements of a loop's result where it lies, of which one input is made as the loop gets to it. */
+static void gn__loop_take(void *arg, const gn__feed *from, int64_t at, int64_t n) {
+    gn__loop here = *(gn__loop *)arg;
+    here.feed = from;
+    gn__loop_part((gn__loop *)arg, &here, at, n);
+}
+
+/* Whether the loop after a row kernel takes the rows as they are made: there are some for every thread, it does not
+   look results up, and it writes over none that is still to be read. */
+static bool gn__run_sinks(gn__run *r, const gn_kernel_step *step, const gn__call *c, gn__loop *j) {
+    const gn_view *x = &c->in[0];
+    int64_t count = gn__view_count(&c->out), n = c->out.dims[c->out.rank - 1];
+    *j = gn__loop_of(r, step + 1, step->node);
+    if (!count || count / n <= r->cpu->pool.n_threads || (count >= GN__TABLE_LEAST && gn__loop_tabled(j))) return false;
+    bool same = x->p == j->out.p && gn__view_is_dense(x) && gn__bytes_of(x->dtype) == gn__bytes_of(j->out.dtype);
+    for (int i = same; i < c->n_in; i++)
+        if (gn__views_meet(&c->in[i], &j->out)) return false;
+    return true;
 }
 
 /* Whether anything that the loop reads lies where `out` does. */
@@ -29455,7 +29553,7 @@ static bool gn__loop_meets(const gn__loop *j, const gn_view *out) {
         const gn_load *load = &j->run->plan->layout.loads[j->step->load + i];
         gn_view v = load->view;
         if (load->constant) continue;
-        v.p = j->run->plan->base[load->base] + v.offset;
+        v.p = gn__loop_memory(j, load);
         if (gn__views_meet(&v, out)) return true;
     }
     return false;
@@ -29563,7 +29661,8 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     gn_view in[GN__MAX_INPUTS], joined[GN__MAX_INPUTS];
     size_t at = (size_t)(step - r->plan->layout.steps);
     if (step->n_instrs) {
-        gn_result looped = r->plan->feeds[at] ? GN_OK : gn__run_loop(r, step);
+        bool done = r->plan->feeds[at] || (at && r->plan->sinks[at - 1] == GN__SUNK);
+        gn_result looped = done ? GN_OK : gn__run_loop(r, step);
         return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
     if (r->plan->feeds[at]) return GN_OK;
@@ -29573,18 +29672,23 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     c.joined = joins ? &inner : NULL;
     gn__loop fed;
     gn__feed source = { gn__loop_make, &fed };
+    gn__sink sink = { gn__loop_take, &fed };
     if (at && r->plan->feeds[at - 1] && !joins) {
-        fed = gn__loop_of(r, step - 1);
+        fed = gn__loop_of(r, step - 1, GN_NO_NODE);
         if (!gn__loop_meets(&fed, &c.out)) c.source = &source;
         c.squares = c.source && (n->op == GN_OP_SUM || n->op == GN_OP_MEAN) && gn__loop_squares(&fed, &in[0].p);
         gn_result looped = c.source ? GN_OK : gn__run_loop(r, step - 1);
         if (c.squares) c.source = NULL;
         if (looped != GN_OK) return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
+    if (r->plan->sinks[at]) {
+        if (gn__run_sinks(r, step, &c, &fed)) c.sink = &sink;
+        r->plan->sinks[at] = c.sink ? GN__SUNK : GN__SINK;
+    }
     gn_result e = r->plan->layout.lay[step->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
     if (e != GN_OK && r->fault) r->fault->node = step->node;
-    if (e == GN_OK && c.source) e = gn__loop_result(r, &fed);
+    if (e == GN_OK && (c.source || c.sink)) e = gn__loop_result(r, &fed);
     return gn__run_stops(r) ? gn__run_stopped(r) : e;
 }
 
