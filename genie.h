@@ -10292,8 +10292,10 @@ typedef struct gn__kernels {
 #define GN__WIDER(x) __builtin_convertvector(x, vec)
 #if defined(__clang__)
 #define GN__WIDER256(x) GN__WIDER(x)
+#define GN__WIDER512(x) GN__WIDER(x)
 #else
 #define GN__WIDER256(x) __builtin_ia32_cvtps2pd256(x) /* which GCC does not find for itself */
+#define GN__WIDER512(x) __builtin_ia32_cvtps2pd512_mask(x, (vec){ 0 }, -1, 4)
 #endif
 #define GN__WIDER_base(p) GN__WIDER(*(const half *)(p))
 #define GN__WIDER_avx2(p) GN__WIDER256(*(const half *)(p))
@@ -11282,19 +11284,23 @@ typedef struct gn__products {
         (lo) = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + (lo)*y_;        \
         (hi) = p;                                                                  \
     } while (0)
-#define GN__PROD_FUSED(vec, bits, hi, lo, y)                   \
-    do {                                                       \
-        vec y_ = (y), p = (hi)*y_;                             \
-        (lo) = GN__FMA256((lo), y_, GN__FMA256((hi), y_, -p)); \
-        (hi) = p;                                              \
+#define GN__PROD_FUSED_BY(FMA, vec, hi, lo, y)   \
+    do {                                         \
+        vec y_ = (y), p = (hi)*y_;               \
+        (lo) = FMA((lo), y_, FMA((hi), y_, -p)); \
+        (hi) = p;                                \
     } while (0)
+#define GN__PROD_FUSED256(vec, bits, hi, lo, y) GN__PROD_FUSED_BY(GN__FMA256, vec, hi, lo, y)
+#define GN__PROD_FUSED512(vec, bits, hi, lo, y) GN__PROD_FUSED_BY(GN__FMA512, vec, hi, lo, y)
 #if defined(__clang__) && defined(__has_builtin)
 #if __has_builtin(__builtin_elementwise_fma)
 #define GN__FMA256(a, b, c) __builtin_elementwise_fma(a, b, c)
+#define GN__FMA512(a, b, c) __builtin_elementwise_fma(a, b, c)
 #endif
 #endif
 #ifndef GN__FMA256
 #define GN__FMA256(a, b, c) __builtin_ia32_vfmaddpd256(a, b, c)
+#define GN__FMA512(a, b, c) __builtin_ia32_vfmaddpd512_mask(a, b, c, (unsigned char)-1, 4)
 #endif
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -11461,7 +11467,8 @@ GN__DEFINE_PRODUCTS(base, , 2, GN__PROD_SPLIT, GN__WIDER)
 GN__OLD_END
 GN__SMALL_END
 #if GN__X86
-GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, GN__PROD_FUSED, GN__WIDER256)
+GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, GN__PROD_FUSED256, GN__WIDER256)
+GN__DEFINE_PRODUCTS(avx512, GN__TARGET_AVX512, 8, GN__PROD_FUSED512, GN__WIDER512)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -11473,13 +11480,14 @@ static const gn__products *gn__products_of(const gn__pool *p) {
         gn__prod_row32_##S, gn__prod_row64_##S, gn__prod_down_f32_##S, gn__prod_down_f64_##S, gn__prod_fold_f32_##S, \
             gn__prod_fold_f64_##S                                                                                    \
     }
-    static const gn__products sets[2] = {
+    static const gn__products sets[] = {
         GN__PRODUCTS_SET(base),
 #if GN__X86
         GN__PRODUCTS_SET(avx2),
+        GN__PRODUCTS_SET(avx512),
 #endif
     };
-    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2];
+    return &sets[!GN__X86 || !p ? 0 : p->isa == GN__ISA_AVX512 ? 2 : p->isa >= GN__ISA_AVX2];
 }
 
 /* *a times n factors (f32 or f64), the first of them that of a piece. */
