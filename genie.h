@@ -29543,12 +29543,13 @@ static void gn__loop_take(void *arg, const gn__feed *from, int64_t at, int64_t n
 }
 
 /* Whether the loop after a row kernel takes the rows as they are made: there are some for every thread, it does not
-   look results up, and it writes over none that is still to be read. */
+   look results up, nor take one element for a constant, and it writes over none that is still to be read. */
 static bool gn__run_sinks(gn__run *r, const gn_kernel_step *step, const gn__call *c, gn__loop *j) {
     const gn_view *x = &c->in[0];
     int64_t count = gn__view_count(&c->out), n = c->out.dims[c->out.rank - 1];
     *j = gn__loop_of(r, step + 1, step->node);
-    if (!count || count / n <= r->cpu->pool.n_threads || (count >= GN__TABLE_LEAST && gn__loop_tabled(j))) return false;
+    if (count < 2 || count / n <= r->cpu->pool.n_threads || (count >= GN__TABLE_LEAST && gn__loop_tabled(j)))
+        return false;
     bool same = x->p == j->out.p && gn__view_is_dense(x) && gn__bytes_of(x->dtype) == gn__bytes_of(j->out.dtype);
     for (int i = same; i < c->n_in; i++)
         if (gn__views_meet(&c->in[i], &j->out)) return false;
