@@ -9264,107 +9264,170 @@ GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_fma(gn__float8 a, gn__float8 b, 
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(y) : "x"(a), "x"(b));
     return gn__half_first_nan(a, gn__half_first_nan(b, gn__half_first_nan(c, y)));
 }
-#define GN__HALF_SIGN ((gn__bits8){ 0 } + 0x80000000u)
-#define GN__HALF_ALL(x) ((gn__float8){ 0 } + (x))
-/* Y: the result needs no rounding */
-#define GN__HALF_OPS(X, Y)                                    \
-    X(ADD, gn__half_add(a, b))                                \
-    X(SUB, gn__half_sub(a, b))                                \
-    X(MUL, gn__half_mul(a, b))                                \
-    X(DIV, gn__half_div(a, b))                                \
-    X(FMA, gn__half_fma(a, b, c))                             \
-    Y(MINIMUM, gn__half_first_nan(a, gn__half_min(a, b)))     \
-    Y(MAXIMUM, gn__half_first_nan(a, gn__half_max(a, b)))     \
-    Y(NEG, (gn__float8)((gn__bits8)a ^ GN__HALF_SIGN))        \
-    Y(ABS, (gn__float8)((gn__bits8)a & ~GN__HALF_SIGN))       \
-    Y(RELU, gn__half_max(GN__HALF_ALL(0), a))                 \
-    X(SQUARE, gn__half_mul(a, a))                             \
-    X(SQRT, gn__half_root(a))                                 \
-    Y(FLOOR, __builtin_ia32_roundps256(a, 9))                 \
-    Y(CEIL, __builtin_ia32_roundps256(a, 10))                 \
-    Y(ROUND, __builtin_ia32_roundps256(a, 8))                 \
-    Y(TRUNC, __builtin_ia32_roundps256(a, 11))                \
-    X(RSQRT, gn__half_div(GN__HALF_ALL(1), gn__half_root(a))) \
-    X(RECIPROCAL, gn__half_div(GN__HALF_ALL(1), a))
+GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_relu(gn__float8 a) { return gn__half_max((gn__float8){ 0 }, a); }
+#define gn__half_integer(a, way) __builtin_ia32_roundps256(a, way)
+
+/* The same of 16. */
+typedef float gn__float16 __attribute__((vector_size(64), may_alias, aligned(4)));
+typedef uint32_t gn__bits16 __attribute__((vector_size(64)));
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_load_f16(const uint16_t *p) {
+    typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
+    gn__float16 y;
+    __asm__("vcvtph2ps %1, %0" : "=v"(y) : "v"(*(const halves *)(const void *)p));
+    return y;
+}
+GN__TARGET_AVX512 GN__INLINE void gn__full_store_f16(uint16_t *p, gn__float16 v) {
+    typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
+    halves y;
+    __asm__("vcvtps2ph $0, %1, %0" : "=v"(y) : "v"(v));
+    *(halves *)(void *)p = y;
+}
+GN__TARGET_AVX512 GN__INLINE gn__bits16 gn__full_rounded(gn__float16 v) {
+    const gn__bits16 u = (gn__bits16)v;
+    gn__bits16 y = u + 0x7fff + (u >> 16 & 1);
+    __asm__("vcmpunordps %1, %1, %%k1\n\tvpord %2, %1, %0%{%%k1%}"
+            : "+v"(y)
+            : "v"(u), "v"((gn__bits16){ 0 } + 0x400000)
+            : "k1");
+    return y;
+}
+#define GN__DEFINE_FULL_OP(name)                                                             \
+    GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_##name(gn__float16 a, gn__float16 b) { \
+        gn__float16 y;                                                                       \
+        __asm__("v" #name "ps %2, %1, %0" : "=v"(y) : "v"(a), "v"(b));                       \
+        return y;                                                                            \
+    }
+GN__DEFINE_FULL_OP(add)
+GN__DEFINE_FULL_OP(sub)
+GN__DEFINE_FULL_OP(mul)
+GN__DEFINE_FULL_OP(div)
+GN__DEFINE_FULL_OP(min)
+GN__DEFINE_FULL_OP(max)
+GN__TARGET_AVX512 GN__INLINE gn__bits16 gn__full_kept(gn__float16 v) {
+    return (gn__bits16)gn__full_add(v, (gn__float16)((gn__bits16){ 0 } + 0x80000000u));
+}
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_root(gn__float16 a) {
+    gn__float16 y;
+    __asm__("vsqrtps %1, %0" : "=v"(y) : "v"(a));
+    return y;
+}
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_first_nan(gn__float16 a, gn__float16 y) {
+    __asm__("vcmpunordps %1, %1, %%k1\n\tvmovaps %1, %0%{%%k1%}" : "+v"(y) : "v"(a) : "k1");
+    return y;
+}
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_fma(gn__float16 a, gn__float16 b, gn__float16 c) {
+    gn__float16 y = c;
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(y) : "v"(a), "v"(b));
+    return gn__full_first_nan(a, gn__full_first_nan(b, gn__full_first_nan(c, y)));
+}
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_relu(gn__float16 a) { return gn__full_max((gn__float16){ 0 }, a); }
+#define gn__full_integer(a, way)                                                            \
+    __extension__({                                                                         \
+        gn__float16 whole_;                                                                 \
+        __asm__("vrndscaleps %2, %1, %0" : "=v"(whole_) : "v"((gn__float16)(a)), "i"(way)); \
+        whole_;                                                                             \
+    })
+/* Y: the result needs no rounding. H: half or full; of vectors F of floats */
+#define GN__HALF_OPS(X, Y)                                      \
+    X(ADD, GN__H(add)(a, b))                                    \
+    X(SUB, GN__H(sub)(a, b))                                    \
+    X(MUL, GN__H(mul)(a, b))                                    \
+    X(DIV, GN__H(div)(a, b))                                    \
+    X(FMA, GN__H(fma)(a, b, c))                                 \
+    Y(MINIMUM, GN__H(first_nan)(a, GN__H(min)(a, b)))           \
+    Y(MAXIMUM, GN__H(first_nan)(a, GN__H(max)(a, b)))           \
+    Y(NEG, (GN__HF)((GN__HB)a ^ ((GN__HB){ 0 } + 0x80000000u))) \
+    Y(ABS, (GN__HF)((GN__HB)a & ((GN__HB){ 0 } + 0x7fffffff)))  \
+    Y(RELU, GN__H(relu)(a))                                     \
+    X(SQUARE, GN__H(mul)(a, a))                                 \
+    X(SQRT, GN__H(root)(a))                                     \
+    Y(FLOOR, GN__H(integer)(a, 9))                              \
+    Y(CEIL, GN__H(integer)(a, 10))                              \
+    Y(ROUND, GN__H(integer)(a, 8))                              \
+    Y(TRUNC, GN__H(integer)(a, 11))                             \
+    X(RSQRT, GN__H(div)(((GN__HF){ 0 } + 1), GN__H(root)(a)))   \
+    X(RECIPROCAL, GN__H(div)(((GN__HF){ 0 } + 1), a))
 #define GN__HALF_TILE_F16(NAME, body)                                                                            \
-    GN__TARGET_LOADS static void gn__tile_##NAME##_f16(void *y, const void *const *x, int64_t n) {               \
+    GN__HALF_TARGET static void GN__HALF_NAME(NAME, f16)(void *y, const void *const *x, int64_t n) {             \
         const uint16_t *xa = (const uint16_t *)x[0], *xb = (const uint16_t *)x[1], *xc = (const uint16_t *)x[2]; \
-        for (int64_t i = 0; i < n; i += 8) {                                                                     \
-            const gn__float8 a = gn__half_load_f16(xa + i), b = gn__half_load_f16(xb + i),                       \
-                             c = gn__half_load_f16(xc + i);                                                      \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i += (int64_t)(sizeof(GN__HF) / 4)) {                          \
+            const GN__HF a = GN__H(load_f16)(xa + i), b = GN__H(load_f16)(xb + i), c = GN__H(load_f16)(xc + i);  \
             (void)b;                                                                                             \
             (void)c;                                                                                             \
-            gn__half_store_f16((uint16_t *)y + i, body);                                                         \
+            GN__H(store_f16)((uint16_t *)y + i, body);                                                           \
         }                                                                                                        \
     }
-/* Of 16 elements those with even places, then those with odd ones, so that nothing has to change its place. */
-#define GN__HALF_SIDE(k, v) (gn__float8)((k) ? (v)&0xffff0000u : (v) << 16)
-#define GN__HALF_TILE_BF16(NAME, body, STORE)                                                                  \
-    GN__TARGET_LOADS static void gn__tile_##NAME##_bf16(void *y, const void *const *x, int64_t n) {            \
-        typedef uint32_t loose __attribute__((vector_size(32), aligned(2), may_alias));                        \
-        for (int64_t i = 0; i < 2 * n; i += 32) {                                                              \
-            const gn__bits8 ua = *(const loose *)(const void *)((const char *)x[0] + i),                       \
-                            ub = *(const loose *)(const void *)((const char *)x[1] + i),                       \
-                            uc = *(const loose *)(const void *)((const char *)x[2] + i);                       \
-            gn__bits8 side[2];                                                                                 \
-            (void)ub;                                                                                          \
-            (void)uc;                                                                                          \
-            GN__UNROLL for (int k = 0; k < 2; k++) {                                                           \
-                const gn__float8 a = GN__HALF_SIDE(k, ua), b = GN__HALF_SIDE(k, ub), c = GN__HALF_SIDE(k, uc); \
-                (void)b;                                                                                       \
-                (void)c;                                                                                       \
-                side[k] = STORE(body);                                                                         \
-            }                                                                                                  \
-            *(loose *)(void *)((char *)y + i) = side[0] >> 16 | (side[1] & 0xffff0000u);                       \
-        }                                                                                                      \
+/* Of a vector of elements those with even places, then those with odd ones, so that nothing has to change its place. */
+#define GN__HALF_SIDE(k, v) (GN__HF)((k) ? (v)&0xffff0000u : (v) << 16)
+#define GN__HALF_TILE_BF16(NAME, body, STORE)                                                              \
+    GN__HALF_TARGET static void GN__HALF_NAME(NAME, bf16)(void *y, const void *const *x, int64_t n) {      \
+        typedef uint32_t loose __attribute__((vector_size(sizeof(GN__HF)), aligned(2), may_alias));        \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < 2 * n; i += (int64_t)sizeof(loose)) {                       \
+            const GN__HB ua = *(const loose *)(const void *)((const char *)x[0] + i),                      \
+                         ub = *(const loose *)(const void *)((const char *)x[1] + i),                      \
+                         uc = *(const loose *)(const void *)((const char *)x[2] + i);                      \
+            GN__HB side[2];                                                                                \
+            (void)ub;                                                                                      \
+            (void)uc;                                                                                      \
+            GN__UNROLL for (int k = 0; k < 2; k++) {                                                       \
+                const GN__HF a = GN__HALF_SIDE(k, ua), b = GN__HALF_SIDE(k, ub), c = GN__HALF_SIDE(k, uc); \
+                (void)b;                                                                                   \
+                (void)c;                                                                                   \
+                side[k] = STORE(body);                                                                     \
+            }                                                                                              \
+            *(loose *)(void *)((char *)y + i) = side[0] >> 16 | (side[1] & 0xffff0000u);                   \
+        }                                                                                                  \
     }
-#define GN__HALF_ROUNDED(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_rounded)
-#define GN__HALF_KEPT(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_kept)
+#define GN__HALF_ROUNDED(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, GN__H(rounded))
+#define GN__HALF_KEPT(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, GN__H(kept))
+#define GN__HALF_TARGET GN__TARGET_LOADS
+#define GN__HALF_NAME(NAME, d) gn__tile_##NAME##_##d
+#define GN__H(name) gn__half_##name
+#define GN__HF gn__float8
+#define GN__HB gn__bits8
 GN__HALF_OPS(GN__HALF_ROUNDED, GN__HALF_KEPT)
-/* What is chosen of f16 is stored as it lies, which spares converting it back. */
-#define GN__HALF_CHOOSE(NAME, before)                                                                                \
-    GN__TARGET_AVX512 static void gn__tile_##NAME##_f16_wide(void *y, const void *const *x, int64_t n) {             \
-        typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));                             \
-        typedef float wide __attribute__((vector_size(64)));                                                         \
-        for (int64_t i = 0; i < 2 * n; i += 32) {                                                                    \
-            const halves a = *(const halves *)(const void *)((const char *)x[0] + i),                                \
-                         b = *(const halves *)(const void *)((const char *)x[1] + i);                                \
-            halves chosen = a;                                                                                       \
-            wide va, vb;                                                                                             \
-            uint16_t second, none;                                                                                   \
-            __asm__("vcvtph2ps %1, %0" : "=v"(va) : "v"(a));                                                         \
-            __asm__("vcvtph2ps %1, %0" : "=v"(vb) : "v"(b));                                                         \
-            __asm__("vcmpps $7, %1, %1, %%k1\n\tvcmpps $" before ", %2, %1, %0%{%%k1%}" /* where a is a number */    \
-                    : "=Yk"(second)                                                                                  \
-                    : "v"(va), "v"(vb)                                                                               \
-                    : "k1");                                                                                         \
-            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(b), "Yk"(second));                                 \
-            __asm__("vcmpps $3, %2, %1, %0" : "=Yk"(none) : "v"(va), "v"(vb));                                       \
-            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(chosen | 0x200), "Yk"(none)); /* NaNs are quiet */ \
-            *(halves *)(void *)((char *)y + i) = chosen;                                                             \
-        }                                                                                                            \
-    }
-GN__HALF_CHOOSE(MINIMUM, "5") /* not less: b is, or both are equal, or b is no number */
-GN__HALF_CHOOSE(MAXIMUM, "10")
+#undef GN__HALF_TARGET
+#undef GN__HALF_NAME
+#undef GN__H
+#undef GN__HF
+#undef GN__HB
+#define GN__HALF_TARGET GN__TARGET_AVX512
+#define GN__HALF_NAME(NAME, d) gn__full_##NAME##_##d
+#define GN__H(name) gn__full_##name
+#define GN__HF gn__float16
+#define GN__HB gn__bits16
+GN__HALF_OPS(GN__HALF_ROUNDED, GN__HALF_KEPT)
+#undef GN__HALF_TARGET
+#undef GN__HALF_NAME
+#undef GN__H
+#undef GN__HF
+#undef GN__HB
 #endif
 typedef void (*gn__half_fn)(void *y, const void *const *x, int64_t n);
 
 /* NULL: not of these ops, or not on this CPU. */
-static gn__half_fn gn__half_tile(int op, gn_dtype d) {
+static gn__half_fn gn__half_tile(gn__isa isa, int op, gn_dtype d) {
 #if GN__X86
+#define GN__HALF_AT(NAME, body) GN__HALF_##NAME,
+#define GN__HALF_ROW(NAME, body) \
+    { gn__tile_##NAME##_f16, gn__full_##NAME##_f16, gn__tile_##NAME##_bf16, gn__full_##NAME##_bf16 },
 #define GN__HALF_CASE(NAME, body) \
-    case GN_OP_##NAME: return d == GN_BF16 ? gn__tile_##NAME##_bf16 : gn__tile_##NAME##_f16;
+    case GN_OP_##NAME: at = GN__HALF_##NAME; break;
+    enum { GN__HALF_OPS(GN__HALF_AT, GN__HALF_AT) };
+    static const gn__half_fn tiles[][4] = { GN__HALF_OPS(GN__HALF_ROW, GN__HALF_ROW) };
+    int at;
     if ((d != GN_F16 && d != GN_BF16) || gn__wide_loads() < 2) return NULL;
-    if (d == GN_F16 && (op == GN_OP_MINIMUM || op == GN_OP_MAXIMUM) && gn__wide_loads() > 2)
-        return op == GN_OP_MINIMUM ? gn__tile_MINIMUM_f16_wide : gn__tile_MAXIMUM_f16_wide;
     switch (op) {
         GN__HALF_OPS(GN__HALF_CASE, GN__HALF_CASE)
-    default: break;
+    default: return NULL;
     }
-#endif
+    return tiles[at][2 * (d == GN_BF16) + (isa == GN__ISA_AVX512)];
+#else
+    (void)isa;
     (void)op;
     (void)d;
     return NULL;
+#endif
 }
 
 /* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
@@ -12627,7 +12690,8 @@ static void gn__layernorm_make(void *arg, char *to, int64_t at, int64_t n) {
     }
 }
 
-static void gn__layernorm_pass(const gn__norm_row *row, void (*make)(void *arg, char *to, int64_t at, int64_t n)) {
+GN__NOINLINE static void gn__layernorm_pass(const gn__norm_row *row,
+                                            void (*make)(void *arg, char *to, int64_t at, int64_t n)) {
     const gn__rows_job *j = row->j;
     gn__feed feed = { make, (void *)row };
     if (j->c->sink) j->c->sink->take(j->c->sink->arg, &feed, row->at, j->n);
@@ -28682,9 +28746,9 @@ static int gn__narrow_of(gn_dtype d) { /* -1: not of these */
 }
 
 /* The same where registers hold elements as they lie in memory. */
-static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, int64_t n) {
+static void gn__loop_narrow(gn__isa isa, const gn_instr *in, void *y, const void *const *x, int64_t n) {
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
-    gn__half_fn half = gn__half_tile(in->op, (gn_dtype)in->in_dtype);
+    gn__half_fn half = gn__half_tile(isa, in->op, (gn_dtype)in->in_dtype);
     if (half) half(y, x, whole);
     else if (in->op == GN_OP_WHERE) gn__tile_where_narrow(y, x, whole);
     else if (in->op == GN_OP_CAST) gn__tile_cast_narrow(y, (gn_dtype)in->out_dtype, x[0], whole);
@@ -28842,28 +28906,12 @@ typedef struct gn__chained {
 } gn__chained;
 enum { GN__CHAIN_MOST = 16 };
 #if GN__X86
-typedef float gn__float16 __attribute__((vector_size(64), may_alias, aligned(4)));
-#define GN__DEFINE_WIDE_OP(name)                                                                \
-    GN__TARGET_AVX512 GN__INLINE gn__float16 gn__float16_##name(gn__float16 a, gn__float16 b) { \
-        gn__float16 y;                                                                          \
-        __asm__("v" #name "ps %2, %1, %0" : "=v"(y) : "v"(a), "v"(b));                          \
-        return y;                                                                               \
-    }
 /* NaN wins, the first one's before the second's */
-#define GN__DEFINE_WIDE_CHOICE(name)                                                            \
-    GN__TARGET_AVX512 GN__INLINE gn__float16 gn__float16_##name(gn__float16 a, gn__float16 b) { \
-        gn__float16 y;                                                                          \
-        __asm__("v" #name "ps %2, %1, %0\n\tvcmpunordps %1, %1, %%k1\n\tvmovaps %1, %0%{%%k1%}" \
-                : "=&v"(y)                                                                      \
-                : "v"(a), "v"(b)                                                                \
-                : "k1");                                                                        \
-        return y;                                                                               \
-    }
-GN__DEFINE_WIDE_OP(add)
-GN__DEFINE_WIDE_OP(sub)
-GN__DEFINE_WIDE_OP(mul)
-GN__DEFINE_WIDE_CHOICE(min)
-GN__DEFINE_WIDE_CHOICE(max)
+#define gn__float16_add(a, b) gn__full_add(a, b)
+#define gn__float16_sub(a, b) gn__full_sub(a, b)
+#define gn__float16_mul(a, b) gn__full_mul(a, b)
+#define gn__float16_min(a, b) gn__full_first_nan(a, gn__full_min(a, b))
+#define gn__float16_max(a, b) gn__full_first_nan(a, gn__full_max(a, b))
 #define gn__float8_add(a, b) gn__half_add(a, b)
 #define gn__float8_sub(a, b) gn__half_sub(a, b)
 #define gn__float8_mul(a, b) gn__half_mul(a, b)
@@ -28912,8 +28960,6 @@ GN__DEFINE_CHAIN_BLOCK(gn__chain_step_avx512, GN__TARGET_AVX512, gn__float16, 2,
 #undef GN__LINK
 #undef GN__LINK_BY
 #undef GN__DEFINE_CHAIN_BLOCK
-#undef GN__DEFINE_WIDE_OP
-#undef GN__DEFINE_WIDE_CHOICE
 #endif
 
 static bool gn__op_links(const gn_instr *in) {
@@ -29232,7 +29278,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         }
 #endif
         if (kept && lands && x[0] != to) memcpy(to, x[0], (size_t)bytes);
-        else if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
+        else if (j->narrow) gn__loop_narrow(isa, in, now[in->dst], x, n);
         else if (!kept && !gn__loop_by(in, isa, j->steady, now[in->dst], x, n))
             r = gn__loop_instr(in, isa, i == last || (i < 64 && j->stored >> i & 1), now[in->dst], x, n);
         if (r != GN_OK) {
@@ -29287,7 +29333,7 @@ static bool gn__loop_halves(const gn_layout *l, const gn_kernel_step *step) {
         if (l->loads[step->load + i].dtype != d) return false;
     for (uint32_t i = 0; i < step->n_instrs; i++) {
         const gn_instr *in = &l->instrs[step->instr + i];
-        if (in->in_dtype != d || in->out_dtype != d || !gn__half_tile(in->op, d)) return false;
+        if (in->in_dtype != d || in->out_dtype != d || !gn__half_tile(GN__ISA_AVX2, in->op, d)) return false;
     }
     return true;
 }
@@ -29507,7 +29553,7 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
 }
 
 /* Elements [at, at + n) of j's result, as `here` says. */
-static void gn__loop_part(gn__loop *j, gn__loop *here, int64_t at, int64_t n) {
+GN__NOINLINE static void gn__loop_part(gn__loop *j, gn__loop *here, int64_t at, int64_t n) {
     size_t regs = here->step->regs;
     char *raw = (char *)gn_alloc(regs * (here->reg_bytes + 3 * sizeof(char *)) + 64);
     uint32_t node = here->step->node;
