@@ -6484,6 +6484,11 @@ typedef struct gn__feed {
     void (*make)(void *arg, char *to, int64_t at, int64_t n);
     void *arg;
 } gn__feed;
+/* Takes elements [at, at + n) of a dense tensor, which `from` makes in order; on several threads at once. */
+typedef struct gn__sink {
+    void (*take)(void *arg, const gn__feed *from, int64_t at, int64_t n);
+    void *arg;
+} gn__sink;
 
 typedef struct gn__call {
     const gn_view *in;
@@ -6499,6 +6504,7 @@ typedef struct gn__call {
     const struct gn__call *joined; /* of a concat: the concat that is an input of it and has not run; NULL: it has */
     const gn__feed *source;        /* of a reduction for which gn__reduce_streams holds: makes in[0], whose memory holds
                                  nothing; NULL: it is there */
+    const gn__sink *sink;          /* of a layernorm: takes the result instead of `out`; NULL: nobody does */
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
@@ -9319,107 +9325,170 @@ GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_fma(gn__float8 a, gn__float8 b, 
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(y) : "x"(a), "x"(b));
     return gn__half_first_nan(a, gn__half_first_nan(b, gn__half_first_nan(c, y)));
 }
-#define GN__HALF_SIGN ((gn__bits8){ 0 } + 0x80000000u)
-#define GN__HALF_ALL(x) ((gn__float8){ 0 } + (x))
-/* Y: the result needs no rounding */
-#define GN__HALF_OPS(X, Y)                                    \
-    X(ADD, gn__half_add(a, b))                                \
-    X(SUB, gn__half_sub(a, b))                                \
-    X(MUL, gn__half_mul(a, b))                                \
-    X(DIV, gn__half_div(a, b))                                \
-    X(FMA, gn__half_fma(a, b, c))                             \
-    Y(MINIMUM, gn__half_first_nan(a, gn__half_min(a, b)))     \
-    Y(MAXIMUM, gn__half_first_nan(a, gn__half_max(a, b)))     \
-    Y(NEG, (gn__float8)((gn__bits8)a ^ GN__HALF_SIGN))        \
-    Y(ABS, (gn__float8)((gn__bits8)a & ~GN__HALF_SIGN))       \
-    Y(RELU, gn__half_max(GN__HALF_ALL(0), a))                 \
-    X(SQUARE, gn__half_mul(a, a))                             \
-    X(SQRT, gn__half_root(a))                                 \
-    Y(FLOOR, __builtin_ia32_roundps256(a, 9))                 \
-    Y(CEIL, __builtin_ia32_roundps256(a, 10))                 \
-    Y(ROUND, __builtin_ia32_roundps256(a, 8))                 \
-    Y(TRUNC, __builtin_ia32_roundps256(a, 11))                \
-    X(RSQRT, gn__half_div(GN__HALF_ALL(1), gn__half_root(a))) \
-    X(RECIPROCAL, gn__half_div(GN__HALF_ALL(1), a))
+GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_relu(gn__float8 a) { return gn__half_max((gn__float8){ 0 }, a); }
+#define gn__half_integer(a, way) __builtin_ia32_roundps256(a, way)
+
+/* The same of 16. */
+typedef float gn__float16 __attribute__((vector_size(64), may_alias, aligned(4)));
+typedef uint32_t gn__bits16 __attribute__((vector_size(64)));
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_load_f16(const uint16_t *p) {
+    typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
+    gn__float16 y;
+    __asm__("vcvtph2ps %1, %0" : "=v"(y) : "v"(*(const halves *)(const void *)p));
+    return y;
+}
+GN__TARGET_AVX512 GN__INLINE void gn__full_store_f16(uint16_t *p, gn__float16 v) {
+    typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
+    halves y;
+    __asm__("vcvtps2ph $0, %1, %0" : "=v"(y) : "v"(v));
+    *(halves *)(void *)p = y;
+}
+GN__TARGET_AVX512 GN__INLINE gn__bits16 gn__full_rounded(gn__float16 v) {
+    const gn__bits16 u = (gn__bits16)v;
+    gn__bits16 y = u + 0x7fff + (u >> 16 & 1);
+    __asm__("vcmpunordps %1, %1, %%k1\n\tvpord %2, %1, %0%{%%k1%}"
+            : "+v"(y)
+            : "v"(u), "v"((gn__bits16){ 0 } + 0x400000)
+            : "k1");
+    return y;
+}
+#define GN__DEFINE_FULL_OP(name)                                                             \
+    GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_##name(gn__float16 a, gn__float16 b) { \
+        gn__float16 y;                                                                       \
+        __asm__("v" #name "ps %2, %1, %0" : "=v"(y) : "v"(a), "v"(b));                       \
+        return y;                                                                            \
+    }
+GN__DEFINE_FULL_OP(add)
+GN__DEFINE_FULL_OP(sub)
+GN__DEFINE_FULL_OP(mul)
+GN__DEFINE_FULL_OP(div)
+GN__DEFINE_FULL_OP(min)
+GN__DEFINE_FULL_OP(max)
+GN__TARGET_AVX512 GN__INLINE gn__bits16 gn__full_kept(gn__float16 v) {
+    return (gn__bits16)gn__full_add(v, (gn__float16)((gn__bits16){ 0 } + 0x80000000u));
+}
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_root(gn__float16 a) {
+    gn__float16 y;
+    __asm__("vsqrtps %1, %0" : "=v"(y) : "v"(a));
+    return y;
+}
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_first_nan(gn__float16 a, gn__float16 y) {
+    __asm__("vcmpunordps %1, %1, %%k1\n\tvmovaps %1, %0%{%%k1%}" : "+v"(y) : "v"(a) : "k1");
+    return y;
+}
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_fma(gn__float16 a, gn__float16 b, gn__float16 c) {
+    gn__float16 y = c;
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(y) : "v"(a), "v"(b));
+    return gn__full_first_nan(a, gn__full_first_nan(b, gn__full_first_nan(c, y)));
+}
+GN__TARGET_AVX512 GN__INLINE gn__float16 gn__full_relu(gn__float16 a) { return gn__full_max((gn__float16){ 0 }, a); }
+#define gn__full_integer(a, way)                                                            \
+    __extension__({                                                                         \
+        gn__float16 whole_;                                                                 \
+        __asm__("vrndscaleps %2, %1, %0" : "=v"(whole_) : "v"((gn__float16)(a)), "i"(way)); \
+        whole_;                                                                             \
+    })
+/* Y: the result needs no rounding. H: half or full; of vectors F of floats */
+#define GN__HALF_OPS(X, Y)                                      \
+    X(ADD, GN__H(add)(a, b))                                    \
+    X(SUB, GN__H(sub)(a, b))                                    \
+    X(MUL, GN__H(mul)(a, b))                                    \
+    X(DIV, GN__H(div)(a, b))                                    \
+    X(FMA, GN__H(fma)(a, b, c))                                 \
+    Y(MINIMUM, GN__H(first_nan)(a, GN__H(min)(a, b)))           \
+    Y(MAXIMUM, GN__H(first_nan)(a, GN__H(max)(a, b)))           \
+    Y(NEG, (GN__HF)((GN__HB)a ^ ((GN__HB){ 0 } + 0x80000000u))) \
+    Y(ABS, (GN__HF)((GN__HB)a & ((GN__HB){ 0 } + 0x7fffffff)))  \
+    Y(RELU, GN__H(relu)(a))                                     \
+    X(SQUARE, GN__H(mul)(a, a))                                 \
+    X(SQRT, GN__H(root)(a))                                     \
+    Y(FLOOR, GN__H(integer)(a, 9))                              \
+    Y(CEIL, GN__H(integer)(a, 10))                              \
+    Y(ROUND, GN__H(integer)(a, 8))                              \
+    Y(TRUNC, GN__H(integer)(a, 11))                             \
+    X(RSQRT, GN__H(div)(((GN__HF){ 0 } + 1), GN__H(root)(a)))   \
+    X(RECIPROCAL, GN__H(div)(((GN__HF){ 0 } + 1), a))
 #define GN__HALF_TILE_F16(NAME, body)                                                                            \
-    GN__TARGET_LOADS static void gn__tile_##NAME##_f16(void *y, const void *const *x, int64_t n) {               \
+    GN__HALF_TARGET static void GN__HALF_NAME(NAME, f16)(void *y, const void *const *x, int64_t n) {             \
         const uint16_t *xa = (const uint16_t *)x[0], *xb = (const uint16_t *)x[1], *xc = (const uint16_t *)x[2]; \
-        for (int64_t i = 0; i < n; i += 8) {                                                                     \
-            const gn__float8 a = gn__half_load_f16(xa + i), b = gn__half_load_f16(xb + i),                       \
-                             c = gn__half_load_f16(xc + i);                                                      \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i += (int64_t)(sizeof(GN__HF) / 4)) {                          \
+            const GN__HF a = GN__H(load_f16)(xa + i), b = GN__H(load_f16)(xb + i), c = GN__H(load_f16)(xc + i);  \
             (void)b;                                                                                             \
             (void)c;                                                                                             \
-            gn__half_store_f16((uint16_t *)y + i, body);                                                         \
+            GN__H(store_f16)((uint16_t *)y + i, body);                                                           \
         }                                                                                                        \
     }
-/* Of 16 elements those with even places, then those with odd ones, so that nothing has to change its place. */
-#define GN__HALF_SIDE(k, v) (gn__float8)((k) ? (v)&0xffff0000u : (v) << 16)
-#define GN__HALF_TILE_BF16(NAME, body, STORE)                                                                  \
-    GN__TARGET_LOADS static void gn__tile_##NAME##_bf16(void *y, const void *const *x, int64_t n) {            \
-        typedef uint32_t loose __attribute__((vector_size(32), aligned(2), may_alias));                        \
-        for (int64_t i = 0; i < 2 * n; i += 32) {                                                              \
-            const gn__bits8 ua = *(const loose *)(const void *)((const char *)x[0] + i),                       \
-                            ub = *(const loose *)(const void *)((const char *)x[1] + i),                       \
-                            uc = *(const loose *)(const void *)((const char *)x[2] + i);                       \
-            gn__bits8 side[2];                                                                                 \
-            (void)ub;                                                                                          \
-            (void)uc;                                                                                          \
-            GN__UNROLL for (int k = 0; k < 2; k++) {                                                           \
-                const gn__float8 a = GN__HALF_SIDE(k, ua), b = GN__HALF_SIDE(k, ub), c = GN__HALF_SIDE(k, uc); \
-                (void)b;                                                                                       \
-                (void)c;                                                                                       \
-                side[k] = STORE(body);                                                                         \
-            }                                                                                                  \
-            *(loose *)(void *)((char *)y + i) = side[0] >> 16 | (side[1] & 0xffff0000u);                       \
-        }                                                                                                      \
+/* Of a vector of elements those with even places, then those with odd ones, so that nothing has to change its place. */
+#define GN__HALF_SIDE(k, v) (GN__HF)((k) ? (v)&0xffff0000u : (v) << 16)
+#define GN__HALF_TILE_BF16(NAME, body, STORE)                                                              \
+    GN__HALF_TARGET static void GN__HALF_NAME(NAME, bf16)(void *y, const void *const *x, int64_t n) {      \
+        typedef uint32_t loose __attribute__((vector_size(sizeof(GN__HF)), aligned(2), may_alias));        \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < 2 * n; i += (int64_t)sizeof(loose)) {                       \
+            const GN__HB ua = *(const loose *)(const void *)((const char *)x[0] + i),                      \
+                         ub = *(const loose *)(const void *)((const char *)x[1] + i),                      \
+                         uc = *(const loose *)(const void *)((const char *)x[2] + i);                      \
+            GN__HB side[2];                                                                                \
+            (void)ub;                                                                                      \
+            (void)uc;                                                                                      \
+            GN__UNROLL for (int k = 0; k < 2; k++) {                                                       \
+                const GN__HF a = GN__HALF_SIDE(k, ua), b = GN__HALF_SIDE(k, ub), c = GN__HALF_SIDE(k, uc); \
+                (void)b;                                                                                   \
+                (void)c;                                                                                   \
+                side[k] = STORE(body);                                                                     \
+            }                                                                                              \
+            *(loose *)(void *)((char *)y + i) = side[0] >> 16 | (side[1] & 0xffff0000u);                   \
+        }                                                                                                  \
     }
-#define GN__HALF_ROUNDED(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_rounded)
-#define GN__HALF_KEPT(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, gn__half_kept)
+#define GN__HALF_ROUNDED(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, GN__H(rounded))
+#define GN__HALF_KEPT(NAME, body) GN__HALF_TILE_F16(NAME, body) GN__HALF_TILE_BF16(NAME, body, GN__H(kept))
+#define GN__HALF_TARGET GN__TARGET_LOADS
+#define GN__HALF_NAME(NAME, d) gn__tile_##NAME##_##d
+#define GN__H(name) gn__half_##name
+#define GN__HF gn__float8
+#define GN__HB gn__bits8
 GN__HALF_OPS(GN__HALF_ROUNDED, GN__HALF_KEPT)
-/* What is chosen of f16 is stored as it lies, which spares converting it back. */
-#define GN__HALF_CHOOSE(NAME, before)                                                                                \
-    GN__TARGET_AVX512 static void gn__tile_##NAME##_f16_wide(void *y, const void *const *x, int64_t n) {             \
-        typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));                             \
-        typedef float wide __attribute__((vector_size(64)));                                                         \
-        for (int64_t i = 0; i < 2 * n; i += 32) {                                                                    \
-            const halves a = *(const halves *)(const void *)((const char *)x[0] + i),                                \
-                         b = *(const halves *)(const void *)((const char *)x[1] + i);                                \
-            halves chosen = a;                                                                                       \
-            wide va, vb;                                                                                             \
-            uint16_t second, none;                                                                                   \
-            __asm__("vcvtph2ps %1, %0" : "=v"(va) : "v"(a));                                                         \
-            __asm__("vcvtph2ps %1, %0" : "=v"(vb) : "v"(b));                                                         \
-            __asm__("vcmpps $7, %1, %1, %%k1\n\tvcmpps $" before ", %2, %1, %0%{%%k1%}" /* where a is a number */    \
-                    : "=Yk"(second)                                                                                  \
-                    : "v"(va), "v"(vb)                                                                               \
-                    : "k1");                                                                                         \
-            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(b), "Yk"(second));                                 \
-            __asm__("vcmpps $3, %2, %1, %0" : "=Yk"(none) : "v"(va), "v"(vb));                                       \
-            __asm__("vmovdqu16 %1, %0%{%2%}" : "+v"(chosen) : "v"(chosen | 0x200), "Yk"(none)); /* NaNs are quiet */ \
-            *(halves *)(void *)((char *)y + i) = chosen;                                                             \
-        }                                                                                                            \
-    }
-GN__HALF_CHOOSE(MINIMUM, "5") /* not less: b is, or both are equal, or b is no number */
-GN__HALF_CHOOSE(MAXIMUM, "10")
+#undef GN__HALF_TARGET
+#undef GN__HALF_NAME
+#undef GN__H
+#undef GN__HF
+#undef GN__HB
+#define GN__HALF_TARGET GN__TARGET_AVX512
+#define GN__HALF_NAME(NAME, d) gn__full_##NAME##_##d
+#define GN__H(name) gn__full_##name
+#define GN__HF gn__float16
+#define GN__HB gn__bits16
+GN__HALF_OPS(GN__HALF_ROUNDED, GN__HALF_KEPT)
+#undef GN__HALF_TARGET
+#undef GN__HALF_NAME
+#undef GN__H
+#undef GN__HF
+#undef GN__HB
 #endif
 typedef void (*gn__half_fn)(void *y, const void *const *x, int64_t n);
 
 /* NULL: not of these ops, or not on this CPU. */
-static gn__half_fn gn__half_tile(int op, gn_dtype d) {
+static gn__half_fn gn__half_tile(gn__isa isa, int op, gn_dtype d) {
 #if GN__X86
+#define GN__HALF_AT(NAME, body) GN__HALF_##NAME,
+#define GN__HALF_ROW(NAME, body) \
+    { gn__tile_##NAME##_f16, gn__full_##NAME##_f16, gn__tile_##NAME##_bf16, gn__full_##NAME##_bf16 },
 #define GN__HALF_CASE(NAME, body) \
-    case GN_OP_##NAME: return d == GN_BF16 ? gn__tile_##NAME##_bf16 : gn__tile_##NAME##_f16;
+    case GN_OP_##NAME: at = GN__HALF_##NAME; break;
+    enum { GN__HALF_OPS(GN__HALF_AT, GN__HALF_AT) };
+    static const gn__half_fn tiles[][4] = { GN__HALF_OPS(GN__HALF_ROW, GN__HALF_ROW) };
+    int at;
     if ((d != GN_F16 && d != GN_BF16) || gn__wide_loads() < 2) return NULL;
-    if (d == GN_F16 && (op == GN_OP_MINIMUM || op == GN_OP_MAXIMUM) && gn__wide_loads() > 2)
-        return op == GN_OP_MINIMUM ? gn__tile_MINIMUM_f16_wide : gn__tile_MAXIMUM_f16_wide;
     switch (op) {
         GN__HALF_OPS(GN__HALF_CASE, GN__HALF_CASE)
-    default: break;
+    default: return NULL;
     }
-#endif
+    return tiles[at][2 * (d == GN_BF16) + (isa == GN__ISA_AVX512)];
+#else
+    (void)isa;
     (void)op;
     (void)d;
     return NULL;
+#endif
 }
 
 /* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
@@ -10347,8 +10416,10 @@ typedef struct gn__kernels {
 #define GN__WIDER(x) __builtin_convertvector(x, vec)
 #if defined(__clang__)
 #define GN__WIDER256(x) GN__WIDER(x)
+#define GN__WIDER512(x) GN__WIDER(x)
 #else
 #define GN__WIDER256(x) __builtin_ia32_cvtps2pd256(x) /* which GCC does not find for itself */
+#define GN__WIDER512(x) __builtin_ia32_cvtps2pd512_mask(x, (vec){ 0 }, -1, 4)
 #endif
 #define GN__WIDER_base(p) GN__WIDER(*(const half *)(p))
 #define GN__WIDER_avx2(p) GN__WIDER256(*(const half *)(p))
@@ -11337,19 +11408,23 @@ typedef struct gn__products {
         (lo) = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + (lo)*y_;        \
         (hi) = p;                                                                  \
     } while (0)
-#define GN__PROD_FUSED(vec, bits, hi, lo, y)                   \
-    do {                                                       \
-        vec y_ = (y), p = (hi)*y_;                             \
-        (lo) = GN__FMA256((lo), y_, GN__FMA256((hi), y_, -p)); \
-        (hi) = p;                                              \
+#define GN__PROD_FUSED_BY(FMA, vec, hi, lo, y)   \
+    do {                                         \
+        vec y_ = (y), p = (hi)*y_;               \
+        (lo) = FMA((lo), y_, FMA((hi), y_, -p)); \
+        (hi) = p;                                \
     } while (0)
+#define GN__PROD_FUSED256(vec, bits, hi, lo, y) GN__PROD_FUSED_BY(GN__FMA256, vec, hi, lo, y)
+#define GN__PROD_FUSED512(vec, bits, hi, lo, y) GN__PROD_FUSED_BY(GN__FMA512, vec, hi, lo, y)
 #if defined(__clang__) && defined(__has_builtin)
 #if __has_builtin(__builtin_elementwise_fma)
 #define GN__FMA256(a, b, c) __builtin_elementwise_fma(a, b, c)
+#define GN__FMA512(a, b, c) __builtin_elementwise_fma(a, b, c)
 #endif
 #endif
 #ifndef GN__FMA256
 #define GN__FMA256(a, b, c) __builtin_ia32_vfmaddpd256(a, b, c)
+#define GN__FMA512(a, b, c) __builtin_ia32_vfmaddpd512_mask(a, b, c, (unsigned char)-1, 4)
 #endif
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -11516,7 +11591,8 @@ GN__DEFINE_PRODUCTS(base, , 2, GN__PROD_SPLIT, GN__WIDER)
 GN__OLD_END
 GN__SMALL_END
 #if GN__X86
-GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, GN__PROD_FUSED, GN__WIDER256)
+GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, GN__PROD_FUSED256, GN__WIDER256)
+GN__DEFINE_PRODUCTS(avx512, GN__TARGET_AVX512, 8, GN__PROD_FUSED512, GN__WIDER512)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -11528,13 +11604,14 @@ static const gn__products *gn__products_of(const gn__pool *p) {
         gn__prod_row32_##S, gn__prod_row64_##S, gn__prod_down_f32_##S, gn__prod_down_f64_##S, gn__prod_fold_f32_##S, \
             gn__prod_fold_f64_##S                                                                                    \
     }
-    static const gn__products sets[2] = {
+    static const gn__products sets[] = {
         GN__PRODUCTS_SET(base),
 #if GN__X86
         GN__PRODUCTS_SET(avx2),
+        GN__PRODUCTS_SET(avx512),
 #endif
     };
-    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2];
+    return &sets[!GN__X86 || !p ? 0 : p->isa == GN__ISA_AVX512 ? 2 : p->isa >= GN__ISA_AVX2];
 }
 
 /* *a times n factors (f32 or f64), the first of them that of a piece. */
@@ -12413,7 +12490,6 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 typedef struct gn__maps64 {
-    void (*minus)(double *y, const double *x, double sub, int64_t n);   /* y = x - sub */
     void (*squares)(double *y, const double *x, double sub, int64_t n); /* y = (x - sub)^2 */
     void (*squares_apart)(double *x, const double *y, int64_t n);       /* x = (x - y)^2 */
     /* y = (x - sub) mul; then y gain and y + bias, where they are given */
@@ -12421,9 +12497,6 @@ typedef struct gn__maps64 {
                    int64_t n);
 } gn__maps64;
 #define GN__DEFINE_MAPS64(S, attribute)                                                                            \
-    attribute static void gn__minus_##S(double *y, const double *x, double sub, int64_t n) {                       \
-        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;                                          \
-    }                                                                                                              \
     attribute static void gn__squares_##S(double *y, const double *x, double sub, int64_t n) {                     \
         GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);                         \
     }                                                                                                              \
@@ -12453,7 +12526,7 @@ GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
 
 static const gn__maps64 *gn__maps64_of(const gn__pool *p) {
 #define GN__MAPS64(S) \
-    { gn__minus_##S, gn__squares_##S, gn__squares_apart_##S, gn__affine64_##S }
+    { gn__squares_##S, gn__squares_apart_##S, gn__affine64_##S }
     static const gn__maps64 sets[2] = {
         GN__MAPS64(base),
 #if GN__X86
@@ -12476,7 +12549,7 @@ static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, voi
     for (int64_t i = 0, m; i < j->n; i += m) {
         m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
         double *to = j->kind == GN__SOFTMAX_LOG ? e : y + i;
-        maps->minus(e, x + i, top, m);
+        maps->affine(e, x + i, top, 1, NULL, NULL, m);
         gn__exp_f64(j->c->pool, to, e, m);
         gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, to, m);
     }
@@ -12485,8 +12558,8 @@ static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, voi
         maps->affine(y, y, 0, 1 / sum, NULL, NULL, j->n);
         return;
     }
-    maps->minus(y, x, top, j->n);
-    maps->minus(y, y, log(sum), j->n);
+    maps->affine(y, x, top, 1, NULL, NULL, j->n);
+    maps->affine(y, y, log(sum), 1, NULL, NULL, j->n);
 }
 
 /* f32, f16 and bf16: in f32, in `room` (n floats) or where they lie. */
@@ -12655,12 +12728,41 @@ static const double *gn__chunk_f64(const gn_view *v, const char *p, int64_t i, d
     return room;
 }
 
-static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
+/* A row of which all is known: the feed of a gn__sink, or of the result itself. */
+typedef struct gn__norm_row {
+    const gn__rows_job *j;
+    const char *p;            /* f64: the row */
+    float *y;                 /* else what is left of it without the mean */
+    const float *gain, *bias; /* of f32 */
+    double mean, scale;
+    int64_t at; /* of its first element */
+} gn__norm_row;
+
+static void gn__layernorm_make(void *arg, char *to, int64_t at, int64_t n) {
+    const gn__norm_row *row = (const gn__norm_row *)arg;
+    const gn__call *c = row->j->c;
+    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
+    double x[GN__CHUNK], g[GN__CHUNK], b[GN__CHUNK], *y = (double *)(void *)to;
+    for (int64_t i = at - row->at, end = i + n, m; i < end; i += m, y += m) {
+        m = GN__MIN(end - i, (int64_t)GN__CHUNK);
+        gn__maps64_of(c->pool)->affine(y, gn__chunk_f64(&row->j->in, row->p, i, x, m), row->mean, row->scale,
+                                       gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
+                                       bias ? gn__chunk_f64(bias, bias->p, i, b, m) : NULL, m);
+    }
+}
+
+GN__NOINLINE static void gn__layernorm_pass(const gn__norm_row *row,
+                                            void (*make)(void *arg, char *to, int64_t at, int64_t n)) {
+    const gn__rows_job *j = row->j;
+    gn__feed feed = { make, (void *)row };
+    if (j->c->sink) j->c->sink->take(j->c->sink->arg, &feed, row->at, j->n);
+    else make((void *)row, j->out.p + row->at * (int64_t)gn__bytes_of(j->out.dtype), row->at, j->n);
+}
+
+static void gn__layernorm_row(const gn__rows_job *j, const char *p, int64_t at) {
     const gn__call *c = j->c;
     const gn__kernels *k = gn__kernels_of(c->pool);
-    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
-    const gn__maps64 *maps = gn__maps64_of(c->pool);
-    double x[GN__CHUNK], g[GN__CHUNK], b[GN__CHUNK], *y = (double *)(void *)o;
+    double x[GN__CHUNK];
     int64_t n = j->n;
     gn__tree sums, squares;
     sums.n = squares.n = 0, sums.depth = squares.depth = 0;
@@ -12671,16 +12773,11 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        maps->squares(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
+        gn__maps64_of(c->pool)->squares(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
         gn__pieces_f64(k, &squares, x, m);
     }
     double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + gn__word_f64(c->attrs[0]));
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        maps->affine(y + i, gn__chunk_f64(&j->in, p, i, x, m), mean, scale,
-                     gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
-                     bias ? gn__chunk_f64(bias, bias->p, i, b, m) : NULL, m);
-    }
+    gn__layernorm_pass(&(gn__norm_row){ .j = j, .p = p, .mean = mean, .scale = scale, .at = at }, gn__layernorm_make);
 }
 
 /* Adds the squares of n elements to a tree, of which each piece is added up before it is rounded. */
@@ -12693,13 +12790,26 @@ static void gn__pieces_dot_f32(const gn__kernels *k, gn__tree *t, const float *x
     }
 }
 
+static void gn__layernorm_make_f32(void *arg, char *to, int64_t at, int64_t n) {
+    const gn__norm_row *row = (const gn__norm_row *)arg;
+    const gn__kernels *k = gn__kernels_of(row->j->c->pool);
+    int64_t i = at - row->at;
+    float *y = row->y + i, off = (float)row->mean, scale = (float)row->scale, *o = (float *)(void *)to;
+    bool whole = row->j->out.dtype == GN_F32;
+    if (row->gain) k->gain(y, row->gain + i, row->bias ? row->bias + i : NULL, n, off, scale);
+    else k->affine(whole ? o : y, y, n, off, scale);
+    if (row->bias && !row->gain) k->plus(whole ? o : y, row->bias + i, n);
+    if (!whole) gn__store_f32(y, row->j->out.dtype, to, 1, n);
+    else if (row->gain && o != y) memcpy(o, y, (size_t)n * sizeof *o);
+}
+
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
-static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain,
+static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, int64_t at, float *row, const float *gain,
                                   const float *bias) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     int64_t is = j->in.strides[j->in.rank - 1], n = j->n;
     const float *x = j->in.dtype == GN_F32 && is == 1 ? (const float *)(const void *)p : row;
-    float *y = j->out.dtype == GN_F32 ? (float *)(void *)o : row;
+    float *y = j->out.dtype == GN_F32 && !j->c->sink ? (float *)(void *)j->out.p + at : row;
     if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
     double average = gn__sum_f32(k, x, n) / (double)n;
     float mean = (float)average;
@@ -12715,14 +12825,12 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     /* what rounding the mean to f32 has left; of f32 what rounding the differences has, too */
     double off = whole ? gn__tree_sum(&rests) / (double)n : average - (double)mean;
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
-    float scale = (float)(1.0 / sqrt((variance > 0           ? variance
-                                      : variance != variance ? variance
-                                                             : 0) +
-                                     gn__word_f64(j->c->attrs[0])));
-    if (gain) k->gain(y, gain, bias, n, (float)off, scale);
-    else k->affine(y, y, n, (float)off, scale);
-    if (bias && !gain) k->plus(y, bias, n);
-    if (y == row) gn__store_f32(y, j->out.dtype, o, 1, n);
+    double scale = 1.0 / sqrt((variance > 0           ? variance
+                               : variance != variance ? variance
+                                                      : 0) +
+                              gn__word_f64(j->c->attrs[0]));
+    gn__norm_row normed = { j, p, y, gain, bias, off, scale, at };
+    gn__layernorm_pass(&normed, gn__layernorm_make_f32);
 }
 
 static const float *gn__row_vector(const gn_view *v, float *room) {
@@ -12742,8 +12850,8 @@ static void gn__layernorm_range_f32(gn__rows_job *j, int64_t begin, int64_t end)
     const float *gain = c->attrs[1] & 1 ? gn__row_vector(&c->in[1], row + j->n) : NULL;
     const float *bias = c->attrs[1] & 2 ? gn__row_vector(&c->in[c->n_in - 1], row + 2 * j->n) : NULL;
     for (int64_t i = begin; i < end; i++)
-        gn__layernorm_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes,
-                              j->out.p + i * j->n * bytes, row, gain, bias);
+        gn__layernorm_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, i * j->n, row, gain,
+                              bias);
     gn_free(row);
 }
 
@@ -12755,7 +12863,7 @@ static void gn__layernorm_range(void *arg, int64_t begin, int64_t end) {
         return;
     }
     for (int64_t i = begin; i < end; i++)
-        gn__layernorm_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, j->out.p + i * j->n * bytes);
+        gn__layernorm_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes, i * j->n);
 }
 
 static gn_result gn__cpu_layernorm(const gn__call *c) {
@@ -16569,7 +16677,7 @@ static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t 
             gn__widen_f64(x, s + summed, m - summed);
         } else {
             gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-            gn__maps64_of(pool)->minus(x, x, top, m);
+            gn__maps64_of(pool)->affine(x, x, top, 1, NULL, NULL, m);
             gn__exp_f64(pool, x, x, m);
         }
         gn__pieces_f64(k, &sums, x, m - summed);
@@ -27940,7 +28048,10 @@ typedef struct gn__cpu_plan {
     uint8_t *light; /* per step: whether it took less than waking threads would when it ran last */
     /* per step: a loop (a concat) that only the next step, a reduction (a concat), reads: it may run inside it */
     uint8_t *feeds;
+    uint8_t *sinks; /* per step: 0, or a row kernel whose result only the next step, a loop, reads as it lies: GN__SINK
+                       that loop may take rows as they are made, GN__SUNK it did when the kernel ran last */
 } gn__cpu_plan;
+enum { GN__SINK = 1, GN__SUNK };
 
 static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
@@ -28135,6 +28246,25 @@ static void gn__cpu_plan_joins(gn__cpu_plan *plan) {
     }
 }
 
+static void gn__cpu_plan_sinks(gn__cpu_plan *plan) {
+    const gn_layout *l = &plan->layout;
+    for (size_t i = 0; i + 1 < l->n_steps; i++) {
+        const gn_kernel_step *loop = &l->steps[i + 1];
+        uint32_t node = l->steps[i].node;
+        const gn_lay *a = &l->lay[node];
+        bool sinks = plan->part->nodes[node].op == GN_OP_LAYERNORM && !gn__dtypes[a->view.dtype].narrow &&
+                     loop->n_instrs && !plan->feeds[i + 1] && a->place == GN_PLACE_BLOCK && a->last == loop->node;
+        uint32_t reads = 0;
+        for (uint32_t k = 0; k < loop->n_loads && sinks; k++) {
+            const gn_load *load = &l->loads[loop->load + k];
+            if (load->constant || load->base != node) continue;
+            sinks = gn__view_is_dense(&load->view) && gn__view_count(&load->view) == gn__view_count(&a->view);
+            reads++;
+        }
+        plan->sinks[i] = sinks && reads == 1 ? GN__SINK : 0;
+    }
+}
+
 /* The constant that a register of a loop holds; NAN: none. */
 static double gn__loop_constant(const gn_layout *l, const gn_kernel_step *step, uint16_t reg) {
     for (uint32_t i = 0; i < step->n_loads; i++) {
@@ -28188,11 +28318,13 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part
     if (!plan->base || !plan->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result r = gn__layout_make(plan->part, true, true, c->pool.cancel, &plan->layout, f);
     if (r != GN_OK) return r;
-    plan->light = (uint8_t *)gn__alloc_zero(2 * plan->layout.n_steps + 1);
+    plan->light = (uint8_t *)gn__alloc_zero(3 * plan->layout.n_steps + 1);
     if (!plan->light) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     plan->feeds = plan->light + plan->layout.n_steps;
     gn__cpu_plan_feeds(plan);
     gn__cpu_plan_joins(plan);
+    plan->sinks = plan->feeds + plan->layout.n_steps;
+    gn__cpu_plan_sinks(plan);
     gn__cpu_plan_slopes(&plan->layout);
     return gn__cpu_plan_fits(plan, f);
 }
@@ -28417,8 +28549,15 @@ typedef struct gn__loop {
                           where all that is read and made stays in a cache */
     int64_t failed_at; /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
-    uint32_t node; /* of the failure */
+    uint32_t node;  /* of the failure */
+    uint32_t given; /* node whose memory is at given_at and not where the run has it; GN_NO_NODE: none */
+    char *given_at;
+    const gn__feed *feed; /* makes it, tile by tile; NULL: it is there */
 } gn__loop;
+
+static char *gn__loop_memory(const gn__loop *j, const gn_load *load) {
+    return (load->base == j->given ? j->given_at : j->run->plan->base[load->base]) + load->view.offset;
+}
 
 /* The failure of the smallest tile is the one reported, whatever the number of threads. */
 static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node) {
@@ -28668,9 +28807,9 @@ static int gn__narrow_of(gn_dtype d) { /* -1: not of these */
 }
 
 /* The same where registers hold elements as they lie in memory. */
-static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, int64_t n) {
+static void gn__loop_narrow(gn__isa isa, const gn_instr *in, void *y, const void *const *x, int64_t n) {
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
-    gn__half_fn half = gn__half_tile(in->op, (gn_dtype)in->in_dtype);
+    gn__half_fn half = gn__half_tile(isa, in->op, (gn_dtype)in->in_dtype);
     if (half) half(y, x, whole);
     else if (in->op == GN_OP_WHERE) gn__tile_where_narrow(y, x, whole);
     else if (in->op == GN_OP_CAST) gn__tile_cast_narrow(y, (gn_dtype)in->out_dtype, x[0], whole);
@@ -28828,28 +28967,12 @@ typedef struct gn__chained {
 } gn__chained;
 enum { GN__CHAIN_MOST = 16 };
 #if GN__X86
-typedef float gn__float16 __attribute__((vector_size(64), may_alias, aligned(4)));
-#define GN__DEFINE_WIDE_OP(name)                                                                \
-    GN__TARGET_AVX512 GN__INLINE gn__float16 gn__float16_##name(gn__float16 a, gn__float16 b) { \
-        gn__float16 y;                                                                          \
-        __asm__("v" #name "ps %2, %1, %0" : "=v"(y) : "v"(a), "v"(b));                          \
-        return y;                                                                               \
-    }
 /* NaN wins, the first one's before the second's */
-#define GN__DEFINE_WIDE_CHOICE(name)                                                            \
-    GN__TARGET_AVX512 GN__INLINE gn__float16 gn__float16_##name(gn__float16 a, gn__float16 b) { \
-        gn__float16 y;                                                                          \
-        __asm__("v" #name "ps %2, %1, %0\n\tvcmpunordps %1, %1, %%k1\n\tvmovaps %1, %0%{%%k1%}" \
-                : "=&v"(y)                                                                      \
-                : "v"(a), "v"(b)                                                                \
-                : "k1");                                                                        \
-        return y;                                                                               \
-    }
-GN__DEFINE_WIDE_OP(add)
-GN__DEFINE_WIDE_OP(sub)
-GN__DEFINE_WIDE_OP(mul)
-GN__DEFINE_WIDE_CHOICE(min)
-GN__DEFINE_WIDE_CHOICE(max)
+#define gn__float16_add(a, b) gn__full_add(a, b)
+#define gn__float16_sub(a, b) gn__full_sub(a, b)
+#define gn__float16_mul(a, b) gn__full_mul(a, b)
+#define gn__float16_min(a, b) gn__full_first_nan(a, gn__full_min(a, b))
+#define gn__float16_max(a, b) gn__full_first_nan(a, gn__full_max(a, b))
 #define gn__float8_add(a, b) gn__half_add(a, b)
 #define gn__float8_sub(a, b) gn__half_sub(a, b)
 #define gn__float8_mul(a, b) gn__half_mul(a, b)
@@ -28898,8 +29021,6 @@ GN__DEFINE_CHAIN_BLOCK(gn__chain_step_avx512, GN__TARGET_AVX512, gn__float16, 2,
 #undef GN__LINK
 #undef GN__LINK_BY
 #undef GN__DEFINE_CHAIN_BLOCK
-#undef GN__DEFINE_WIDE_OP
-#undef GN__DEFINE_WIDE_CHOICE
 #endif
 
 static bool gn__op_links(const gn_instr *in) {
@@ -28982,8 +29103,7 @@ GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char **own) {
             else gn__store_i32(&one.whole, (gn_dtype)load->dtype, own[load->reg], 1, 1);
         } else if (load->constant) gn__fill_tile(own[load->reg], (gn_dtype)load->dtype, load->value, 1);
         else if (gn__view_is_one(&load->view))
-            gn__load_flat(&load->view, j->narrow != 0, j->run->plan->base[load->base] + load->view.offset, 0, 1,
-                          own[load->reg]);
+            gn__load_flat(&load->view, j->narrow != 0, gn__loop_memory(j, load), 0, 1, own[load->reg]);
         else continue;
         for (size_t have = width; have < (size_t)j->tile * width; have *= 2)
             memcpy(own[load->reg] + have, own[load->reg], have);
@@ -29007,7 +29127,7 @@ static bool gn__cast_to_truths(gn__isa isa, const gn_instr *in) {
 static void gn__loop_load_run(const gn__loop *j, const gn_load *load, char **seen, int64_t at, int64_t n, char *to) {
     const gn_view *v = &load->view;
     int last = v->rank - 1;
-    char *from = j->run->plan->base[load->base] + v->offset,
+    char *from = gn__loop_memory(j, load),
          *element = from + gn__view_offset(v, last, at / v->dims[last]) * (int64_t)gn__bytes_of((gn_dtype)load->dtype);
     if (*seen != element) gn__load_flat(v, j->narrow != 0, from, at, n, to);
     *seen = element;
@@ -29025,7 +29145,12 @@ static void gn__loop_loads(const gn__loop *j, char *const *own, char **now, int6
             gn__loop_load_run(j, load, &now[step->regs + load->reg], at, n, own[load->reg]);
             continue;
         }
-        char *from = load->constant ? NULL : j->run->plan->base[load->base] + load->view.offset;
+        if (j->feed && !load->constant && load->base == j->given) {
+            now[load->reg] = own[load->reg];
+            j->feed->make(j->feed->arg, own[load->reg], at, n);
+            continue;
+        }
+        char *from = load->constant ? NULL : gn__loop_memory(j, load);
         char *place = load->constant ? NULL : gn__flat_place(&load->view, j->narrow != 0, from, at, n);
         now[load->reg] = place ? place : own[load->reg];
         if (place) gn__ahead_add(ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)load->dtype));
@@ -29163,8 +29288,7 @@ static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
     if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
         !(widens || narrows || words || doubles) || load->constant)
         return false;
-    const char *x =
-        gn__flat_place(&load->view, gn__dtypes[from].narrow, j->run->plan->base[load->base] + load->view.offset, at, n);
+    const char *x = gn__flat_place(&load->view, gn__dtypes[from].narrow, gn__loop_memory(j, load), at, n);
     char *y = j->out.p + at * (int64_t)gn__bytes_of(to);
     if (x && words) gn__cast_words(y, to, x, from, n);
     else if (x && doubles) gn__cast_doubles(y, x, n);
@@ -29215,7 +29339,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         }
 #endif
         if (kept && lands && x[0] != to) memcpy(to, x[0], (size_t)bytes);
-        else if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
+        else if (j->narrow) gn__loop_narrow(isa, in, now[in->dst], x, n);
         else if (!kept && !gn__loop_by(in, isa, j->steady, now[in->dst], x, n))
             r = gn__loop_instr(in, isa, i == last || (i < 64 && j->stored >> i & 1), now[in->dst], x, n);
         if (r != GN_OK) {
@@ -29270,7 +29394,7 @@ static bool gn__loop_halves(const gn_layout *l, const gn_kernel_step *step) {
         if (l->loads[step->load + i].dtype != d) return false;
     for (uint32_t i = 0; i < step->n_instrs; i++) {
         const gn_instr *in = &l->instrs[step->instr + i];
-        if (in->in_dtype != d || in->out_dtype != d || !gn__half_tile(in->op, d)) return false;
+        if (in->in_dtype != d || in->out_dtype != d || !gn__half_tile(GN__ISA_AVX2, in->op, d)) return false;
     }
     return true;
 }
@@ -29367,7 +29491,8 @@ static int64_t gn__loop_tile_n(const gn_layout *l, const gn_kernel_step *step, s
     return n;
 }
 
-static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
+/* given: node that a gn__sink's feed makes, GN_NO_NODE: none */
+static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step, uint32_t given) {
     gn__loop j = { .run = r,
                    .step = step,
                    .out = gn__run_view(r, step->node),
@@ -29376,9 +29501,10 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
                    .stored = gn__loop_stored(r->plan->layout.instrs + step->instr, step->n_instrs),
                    .failed_at = INT64_MAX,
                    .failed = GN_OK,
-                   .node = GN_NO_NODE };
+                   .node = GN_NO_NODE,
+                   .given = given };
     bool plain = gn__loop_is_plain(&r->plan->layout, step, j.out.dtype, (size_t)j.narrow);
-    int64_t longer = plain ? GN__TILE_LONG : 1;
+    int64_t longer = plain || given != GN_NO_NODE ? GN__TILE_LONG : 1;
     j.reg_bytes *= (size_t)longer;
     j.tile = gn__loop_tile_n(&r->plan->layout, step, gn__bytes_of(j.out.dtype), (size_t)j.narrow, longer);
     gn__loop_find_runs(&j);
@@ -29460,14 +29586,13 @@ static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
     if (!all) return false;
     uint16_t *table = all + GN__TABLE;
     gn__loop values = *j;
-    char **base = &r->plan->base[load->base], *mem = *base;
-    gn__look k = { table, (const uint16_t *)(const void *)(mem + load->view.offset), (uint16_t *)(void *)j->out.p };
+    gn__look k = { table, (const uint16_t *)(void *)gn__loop_memory(j, load), (uint16_t *)(void *)j->out.p };
     for (int32_t i = 0; i < GN__TABLE; i++) all[i] = (uint16_t)i;
     values.out.p = (char *)table;
     values.streams = values.fetches = false;
-    *base = (char *)((uintptr_t)all - (uintptr_t)load->view.offset);
+    values.given = load->base;
+    values.given_at = (char *)((uintptr_t)all - (uintptr_t)load->view.offset);
     gn__loop_range(&values, 0, GN__TABLE / j->tile);
-    *base = mem;
     bool made = values.failed == GN_OK && !gn__pool_stops(&r->cpu->pool);
     if (made) gn__pool_for(&r->cpu->pool, gn__view_count(&j->out), GN__TABLE, gn__look_range, &k);
     gn_free(all);
@@ -29476,7 +29601,7 @@ static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
 GN__COLD_END
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
-    gn__loop j = gn__loop_of(r, step);
+    gn__loop j = gn__loop_of(r, step, GN_NO_NODE);
     if (gn__view_count(&j.out) >= GN__TABLE_LEAST && gn__run_tabled(r, &j)) return GN_OK;
     int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
@@ -29488,26 +29613,54 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     return gn__loop_result(r, &j);
 }
 
-/* A gn__feed: elements [at, at + n) of a loop's result, elsewhere than where it lies. */
-static void gn__loop_make(void *arg, char *to, int64_t at, int64_t n) {
-    gn__loop *j = (gn__loop *)arg, here = *j;
-    size_t regs = here.step->regs;
-    char *raw = (char *)gn_alloc(regs * (here.reg_bytes + 3 * sizeof(char *)) + 64);
-    uint32_t node = here.step->node;
-    here.out.p = (char *)((uintptr_t)to - (uintptr_t)(at * (int64_t)gn__bytes_of(here.out.dtype)));
-    here.runs = 0; /* tiles begin anywhere */
-    here.steady = gn__loop_steady(&here);
+/* Elements [at, at + n) of j's result, as `here` says. */
+GN__NOINLINE static void gn__loop_part(gn__loop *j, gn__loop *here, int64_t at, int64_t n) {
+    size_t regs = here->step->regs;
+    char *raw = (char *)gn_alloc(regs * (here->reg_bytes + 3 * sizeof(char *)) + 64);
+    uint32_t node = here->step->node;
+    if (at % here->tile) { /* tiles do not lie in runs */
+        here->runs = 0;
+        here->steady = gn__loop_steady(here);
+    }
     gn_result r = raw ? GN_OK : GN_OUT_OF_MEMORY;
     char *mem = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
-    char **own = (char **)(void *)(mem + regs * here.reg_bytes), **now = own + regs;
-    for (size_t i = 0; i < regs && raw; i++) own[i] = mem + i * here.reg_bytes;
-    if (raw) gn__loop_fill(&here, own);
-    for (int64_t i = at, m; i < at + n && r == GN_OK && !gn__pool_stops(&here.run->cpu->pool); i += m) {
-        m = GN__MIN(at + n - i, here.tile);
-        r = gn__loop_tile(&here, own, now, i, m, &node);
+    char **own = (char **)(void *)(mem + regs * here->reg_bytes), **now = own + regs;
+    for (size_t i = 0; i < regs && raw; i++) own[i] = mem + i * here->reg_bytes;
+    if (raw) gn__loop_fill(here, own);
+    for (int64_t i = at, m; i < at + n && r == GN_OK && !gn__pool_stops(&here->run->cpu->pool); i += m) {
+        m = GN__MIN(at + n - i, here->tile);
+        r = gn__loop_tile(here, own, now, i, m, &node);
     }
     if (r != GN_OK) gn__loop_fail(j, at, r, node);
     gn_free(raw);
+}
+
+/* A gn__feed: elements of a loop's result, elsewhere than where it lies. */
+static void gn__loop_make(void *arg, char *to, int64_t at, int64_t n) {
+    gn__loop here = *(gn__loop *)arg;
+    here.out.p = (char *)((uintptr_t)to - (uintptr_t)(at * (int64_t)gn__bytes_of(here.out.dtype)));
+    gn__loop_part((gn__loop *)arg, &here, at, n);
+}
+
+/* A gn__sink: elements of a loop's result where it lies, of which one input is made as the loop gets to it. */
+static void gn__loop_take(void *arg, const gn__feed *from, int64_t at, int64_t n) {
+    gn__loop here = *(gn__loop *)arg;
+    here.feed = from;
+    gn__loop_part((gn__loop *)arg, &here, at, n);
+}
+
+/* Whether the loop after a row kernel takes the rows as they are made: there are some for every thread, it does not
+   look results up, nor take one element for a constant, and it writes over none that is still to be read. */
+static bool gn__run_sinks(gn__run *r, const gn_kernel_step *step, const gn__call *c, gn__loop *j) {
+    const gn_view *x = &c->in[0];
+    int64_t count = gn__view_count(&c->out), n = c->out.dims[c->out.rank - 1];
+    *j = gn__loop_of(r, step + 1, step->node);
+    if (count < 2 || count / n <= r->cpu->pool.n_threads || (count >= GN__TABLE_LEAST && gn__loop_tabled(j)))
+        return false;
+    bool same = x->p == j->out.p && gn__view_is_dense(x) && gn__bytes_of(x->dtype) == gn__bytes_of(j->out.dtype);
+    for (int i = same; i < c->n_in; i++)
+        if (gn__views_meet(&c->in[i], &j->out)) return false;
+    return true;
 }
 
 /* Whether anything that the loop reads lies where `out` does. */
@@ -29516,7 +29669,7 @@ static bool gn__loop_meets(const gn__loop *j, const gn_view *out) {
         const gn_load *load = &j->run->plan->layout.loads[j->step->load + i];
         gn_view v = load->view;
         if (load->constant) continue;
-        v.p = j->run->plan->base[load->base] + v.offset;
+        v.p = gn__loop_memory(j, load);
         if (gn__views_meet(&v, out)) return true;
     }
     return false;
@@ -29624,7 +29777,8 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     gn_view in[GN__MAX_INPUTS], joined[GN__MAX_INPUTS];
     size_t at = (size_t)(step - r->plan->layout.steps);
     if (step->n_instrs) {
-        gn_result looped = r->plan->feeds[at] ? GN_OK : gn__run_loop(r, step);
+        bool done = r->plan->feeds[at] || (at && r->plan->sinks[at - 1] == GN__SUNK);
+        gn_result looped = done ? GN_OK : gn__run_loop(r, step);
         return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
     if (r->plan->feeds[at]) return GN_OK;
@@ -29634,18 +29788,23 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     c.joined = joins ? &inner : NULL;
     gn__loop fed;
     gn__feed source = { gn__loop_make, &fed };
+    gn__sink sink = { gn__loop_take, &fed };
     if (at && r->plan->feeds[at - 1] && !joins) {
-        fed = gn__loop_of(r, step - 1);
+        fed = gn__loop_of(r, step - 1, GN_NO_NODE);
         if (!gn__loop_meets(&fed, &c.out)) c.source = &source;
         c.squares = c.source && (n->op == GN_OP_SUM || n->op == GN_OP_MEAN) && gn__loop_squares(&fed, &in[0].p);
         gn_result looped = c.source ? GN_OK : gn__run_loop(r, step - 1);
         if (c.squares) c.source = NULL;
         if (looped != GN_OK) return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
+    if (r->plan->sinks[at]) {
+        if (gn__run_sinks(r, step, &c, &fed)) c.sink = &sink;
+        r->plan->sinks[at] = c.sink ? GN__SUNK : GN__SINK;
+    }
     gn_result e = r->plan->layout.lay[step->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
     if (e != GN_OK && r->fault) r->fault->node = step->node;
-    if (e == GN_OK && c.source) e = gn__loop_result(r, &fed);
+    if (e == GN_OK && (c.source || c.sink)) e = gn__loop_result(r, &fed);
     return gn__run_stops(r) ? gn__run_stopped(r) : e;
 }
 

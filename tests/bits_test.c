@@ -675,6 +675,45 @@ TEST(what_is_read_beside_changes_no_bit_of_long_rows) {
     gn_close(g);
 }
 
+/* A norm of which a loop alone reads the result, where its rows are as long as runs of the loop's other operands or
+   longer, with operands of its own or none, is that which is realised first. */
+TEST(norms_inside_loops_change_no_bit) {
+    static const int64_t sizes[][4] = { { 16, 8, 4, 784 }, { 6, 32, 2, 1024 }, { 9, 5, 5, 77 }, { 1, 1, 1, 1 } };
+    const char *named = getenv("GENIE_TEST_DEVICES");
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = named ? named : "cpu", .threads = 1 });
+    fill_pools(g);
+    for (int i = 0; i < 4 * 2 * 4 * 2; i++) {
+        const int64_t *size = sizes[i % 4];
+        gn_dtype d = i / 4 % 2 ? GN_F32 : GN_F64;
+        int64_t channels = size[1] / size[2], n = size[0] * size[1] * size[3];
+        gn_shape whole = GN_SHAPE(size[0], size[1], size[3]),
+                 rows = GN_SHAPE(size[0] * channels, size[1] / channels * size[3]);
+        char *data[2], *read[2];
+        for (int k = 0; k < 2; k++) {
+            data[k] = (char *)malloc((size_t)n * gn_dtype_bytes(d));
+            read[k] = (char *)malloc((size_t)n * gn_dtype_bytes(d));
+            REQUIRE(data[k] && read[k]);
+            for (int64_t e = 0; e < n; e++)
+                memcpy(data[k] + (size_t)e * gn_dtype_bytes(d),
+                       (const char *)pools[d] + (size_t)(e * 7 + k + e / 4099) % POOL * gn_dtype_bytes(d),
+                       gn_dtype_bytes(d));
+        }
+        for (int k = 0; k < 2; k++) {
+            gn_tensor x = gn_data(g, d, rows, data[0]), by = gn_data(g, d, GN_SHAPE(1, size[1], 1), data[1]);
+            gn_tensor gain = i / 8 % 4 & 1 ? gn_data(g, d, GN_SHAPE(rows.dims[1]), data[1]) : GN_NONE;
+            gn_tensor bias = i / 8 % 4 & 2 ? gn_data(g, d, GN_SHAPE(rows.dims[1]), data[1]) : GN_NONE;
+            if (i / 32) x = gn_mul_c(gn_reshape(gn_cumsum(x, 1), rows), 0.5); /* whose memory the loop's may be */
+            gn_tensor y = gn_reshape(gn_layernorm(x, gain, bias, 1e-5), whole);
+            if (k) y = realized(y);
+            y = gn_add(gn_mul(y, by), gn_slice(gn_flip(by, GN_AXES(1)), 1, 0, size[1], 1));
+            CHECK_RESULT(gn_read(y, read[k], (size_t)n * gn_dtype_bytes(d)), GN_OK);
+        }
+        CHECK(memcmp(read[0], read[1], (size_t)n * gn_dtype_bytes(d)) == 0);
+        for (int k = 0; k < 2; k++) free(data[k]), free(read[k]);
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(views_and_cuts_on_one_device_change_no_bit),
@@ -683,6 +722,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(places_change_no_bit),
         TEST_ENTRY(what_is_read_beside_changes_no_bit),
         TEST_ENTRY(what_is_read_beside_changes_no_bit_of_long_rows),
+        TEST_ENTRY(norms_inside_loops_change_no_bit),
         LARGE_ENTRIES(F64),
         LARGE_ENTRIES(F32),
         LARGE_ENTRIES(F16),
