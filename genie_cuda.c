@@ -3278,6 +3278,7 @@ static bool is_row_reduction(const emit *e, const row_group *g) {
 static void row_order_of_cluster(const row_kernel *k, row_order *w) {
     const int64_t n = k->g->n, rows = k->e->invariant ? 1 : k->g->rows;
     if (!emit_has_clusters(k->e) || !rows_run_along(k->g) || n <= ROW_WIDEST || is_row_reduction(k->e, k->g)) return;
+    if (w->parts == 1 && rows >= 4 * emit_processors(k->e)) return; /* a block for each fills the device */
     int64_t parts = n / ROW_PART;
     if (parts > 2) parts -= parts % 2; /* blocks that have two each have nothing idle */
     if (parts > 2 * ROW_CLUSTER) parts = 2 * ROW_CLUSTER;
