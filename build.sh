@@ -358,7 +358,7 @@ choose_personality() {
 }
 
 run_tests() {
-    local passed=0 failed=$broken skipped=0 skips=() failures=() source sources home limit=900 personality
+    local passed=0 failed=$broken skipped=0 skips=() failures=() source sources home limit=1500 personality
     home=$ROOT/$OUT/tests/home
     [ "$broken" = 0 ] || failures+=("the build")
     choose_personality
