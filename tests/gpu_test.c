@@ -520,23 +520,21 @@ static gn_tensor build_few_rows(gn_ctx *g, const job *j, void **data) {
     return j->form & 16 ? gn_add(y, gn_data(g, j->d, GN_SHAPE(j->a, j->b), data[4])) : y;
 }
 
+static void few_rows_agree(job j) {
+    double spread = 1 / sqrt((double)j.c);
+    void *data[5] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 2 * spread),
+                      random_bytes(j.d, j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, j.a * j.b, 1) };
+    compare("product of few rows", build_few_rows, &j, data, eps_of(j.d) * 16);
+    for (int k = 0; k < 5; k++) free(data[k]);
+}
+
 /* Up to 32 rows, of depths that give each warp one step, several, and a last one that not all have. */
 static void products_of_few_rows_agree_with_the_cpu(void) {
     static const int64_t rows[] = { 2, 7, 8, 9, 16, 17, 24, 32, 33 },
                          depths[] = { 72, 256, 520, 1024, 1600, 3072, 6144 }, columns[] = { 16, 40, 104, 200 };
-    for (int i = 0; i < TEST_COUNT(rows) * TEST_COUNT(depths); i++) {
-        job j = { i & 1 ? GN_BF16 : GN_F16,
-                  rows[i % TEST_COUNT(rows)],
-                  columns[i % TEST_COUNT(columns)],
-                  depths[i / TEST_COUNT(rows)],
-                  0,
-                  (int)test_random_int(0, 31) };
-        double spread = 1 / sqrt((double)j.c);
-        void *data[5] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 2 * spread),
-                          random_bytes(j.d, j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, j.a * j.b, 1) };
-        compare("product of few rows", build_few_rows, &j, data, eps_of(j.d) * 16);
-        for (int k = 0; k < 5; k++) free(data[k]);
-    }
+    for (int i = 0; i < TEST_COUNT(rows) * TEST_COUNT(depths); i++)
+        few_rows_agree((job){ i & 1 ? GN_BF16 : GN_F16, rows[i % TEST_COUNT(rows)], columns[i % TEST_COUNT(columns)],
+                              depths[i / TEST_COUNT(rows)], 0, (int)test_random_int(0, 31) });
 }
 
 /* Of matrices so wide that fewer blocks share their k, or none. */
@@ -544,11 +542,7 @@ static void few_rows_by_wide_matrices_agree_with_the_cpu(void) {
     static const int64_t shapes[][3] = { { 32, 2304, 768 }, { 9, 3104, 520 }, { 23, 4232, 1024 }, { 32, 6400, 264 } };
     for (int i = 0; i < TEST_COUNT(shapes) * 2; i++) {
         const int64_t *n = shapes[i / 2];
-        job j = { i & 1 ? GN_BF16 : GN_F16, n[0], n[1], n[2], 0, (i & 1) | (i & 2 ? 24 : 4) };
-        void *data[5] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 2 / sqrt((double)j.c)),
-                          random_bytes(j.d, j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, j.a * j.b, 1) };
-        compare("few rows by a wide matrix", build_few_rows, &j, data, eps_of(j.d) * 16);
-        for (int k = 0; k < 5; k++) free(data[k]);
+        few_rows_agree((job){ i & 1 ? GN_BF16 : GN_F16, n[0], n[1], n[2], 0, (i & 1) | (i & 2 ? 24 : 4) });
     }
 }
 
