@@ -1296,12 +1296,16 @@ static const char shared_text[] =
     "  return p;\n"
     "}\n"
     "D double gn_logistic(double m, double a) { return over(m, power_of(a)); }\n"
-    "// m / (1 + e^-a), m: 1 or a. e: 2^40 e^-|a|, so that what is not normal is rounded once, last.\n"
-    "D float gn_logistic(float m, float a) {\n"
-    "  const float c = fabsf(a), j = fmaxf(fmaf(c, -1.44269504f, 12583079.f), 12582913.f), n = j - 12583079.f;\n"
-    "  const float e = exp2_near(fmaf(c, -1.92596299e-8f, fmaf(c, -1.44269502f, -n))) * gn_f32(gn_u32(j) << 23);\n"
+    "// m / (1 + e^-a) by e = 2^40 e^-|a|, so that what is not normal is rounded once, last\n"
+    "D float logistic_by(float e, float m, float a) {\n"
     "  const float r = rcp_near(fmaf(e, 9.09494702e-13f, 1.f));\n"
     "  return (a < 0.f ? r * e : r) * m * (a < 0.f ? 9.09494702e-13f : 1.f);\n"
+    "}\n"
+    "// m: 1 or a\n"
+    "D float gn_logistic(float m, float a) {\n"
+    "  const float c = fabsf(a), j = fmaxf(fmaf(c, -1.44269504f, 12583079.f), 12582913.f), n = j - 12583079.f;\n"
+    "  return logistic_by(exp2_near(fmaf(c, -1.92596299e-8f, fmaf(c, -1.44269502f, -n))) * gn_f32(gn_u32(j) << 23), m, "
+    "a);\n"
     "}\n"
     "template <class C> M C gn_mish(C a) {\n"
     "  power<C> p = power_of(a);\n"
@@ -1323,11 +1327,10 @@ static const char shared_text[] =
     "  return over(a, e);\n"
     "}\n"
     "// The same for numbers of 16 bits, within 1e-5 of itself and a fifth as long: some ulp of c1 a + c3 a^3 are that "
-    "much where the result is still normal. e: 2^40 e^-|p|, so that what is not normal is rounded once, last.\n"
+    "much where the result is still normal.\n"
     "D float gn_gelu_tanh_near(float a) {\n"
     "  const float p = a * fmaf(a * a, (float)GELU_3, (float)GELU_1);\n"
-    "  const float e = exp2_near(fmaf(fabsf(p), -1.44269504f, 40.f)), r = rcp_near(fmaf(e, 9.09494702e-13f, 1.f));\n"
-    "  return (p < 0.f ? r * e : r) * a * (p < 0.f ? 9.09494702e-13f : 1.f);\n"
+    "  return logistic_by(exp2_near(fmaf(fabsf(p), -1.44269504f, 40.f)), a, p);\n"
     "}\n"
     "#define GN_C(x) ((GN_T)(x))\n"
     "#define GN_M_ADD(a, b) gn_add(a, b)\n"
@@ -1999,6 +2002,8 @@ static bool emit_has_warpgroups(const emit *e) {
            !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
 }
 static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
+/* 227 KiB of shared memory a block, not 99. */
+static bool emit_has_large_blocks(const emit *e) { return e->device->arch >= 90 && e->device->arch < 120; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
 /* ---- a kernel: its parameters, its launch ---- */
@@ -3649,8 +3654,8 @@ static void row_stages(row_kernel *k) {
     int reads[ROW_LOADS] = { 0 };
     bool same;
     if (k->keeps || k->given || k->tx > 1 || k->ty < 256 || !emit_has_async_copies(k->e)) return;
-    bool large = k->e->device->arch >= 90 && k->e->device->arch < 120;
-    int64_t most = (large ? 18 + 46 * k->own : 64) << 10; /* of 227 KiB that a block may have, or 99 */
+    int64_t most = (emit_has_large_blocks(k->e) ? 18 + 46 * k->own : 64)
+                   << 10; /* of 227 KiB that a block may have, or 99 */
     for (uint32_t level = 0; level <= row_levels(k->g); level++) {
         bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
         row_pass_needs(k, level, steps, loads);
@@ -12857,7 +12862,7 @@ static void put_page_bytes(text *t, const page_form *f) {
 static int page_keys(const page_form *f) { return f->heads > 4 ? 2 : 4; }
 static int page_stages(const emit *e) {
     if (!emit_has_async_copies(e)) return 1;
-    return e->device->arch == 80 || (e->device->arch >= 90 && e->device->arch < 120) ? 3 : 2; /* of 160 KiB and more */
+    return e->device->arch == 80 || emit_has_large_blocks(e) ? 3 : 2;
 }
 
 static void put_page_type(emit *e, const page_form *f) {
@@ -14084,8 +14089,7 @@ static void one_divide(const emit *e, one_form *f, int64_t heads) {
     f->parts = f->cluster;
     while (f->parts < ONE_PARTS && heads * f->parts * 2 <= blocks && keys >= f->parts * 2 * least) f->parts *= 2;
     f->each = f->heads == 1 ? 4 : 2;
-    bool wide = e->device->arch < 120; /* those from 12.0 on have 99 KiB of shared memory a block, not 227 */
-    f->stages = f->each == 2 || (clusters && wide && heads * f->parts <= blocks) ? 4 : 2;
+    f->stages = f->each == 2 || (clusters && emit_has_large_blocks(e) && heads * f->parts <= blocks) ? 4 : 2;
     if (!emit_has_async_copies(e)) f->stages = 1;
 }
 
