@@ -5788,6 +5788,17 @@ static bool map_is_possible(const tensor_map *m) {
     return is;
 }
 
+static void emit_tensor_map(emit *e, const char *name, const tensor_map *m) {
+    if (!map_is_possible(m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a kernel's %s as they lie", name);
+    if (!map_is_possible(m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof *m)) {
+        e->failed = true;
+        return;
+    }
+    e->maps[e->n_maps] = *m;
+    put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
+    emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+}
+
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *panel) {
     uint64_t bytes = types[d].bytes;
     tensor_map m = { .scratch = panel->scratch,
@@ -5805,14 +5816,7 @@ static void emit_map(emit *e, const char *name, gn_dtype d, const panels *panel)
         m.dims[2 + i] = (uint64_t)panel->batch.dims[at];
         m.strides[1 + i] = (uint64_t)panel->batch.strides[at] * bytes;
     }
-    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a side as it lies");
-    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) {
-        e->failed = true;
-        return;
-    }
-    e->maps[e->n_maps] = m;
-    put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
-    emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+    emit_tensor_map(e, name, &m);
 }
 
 /* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
@@ -9250,9 +9254,8 @@ static const char conv_rows_text[] =
     "// BM filters by BW places, which 8 warps share as WM by WN; four stages of STEP k. P as for conv_put; TR, by "
     "axis "
     "I, O, K, S, DL, B, strides YN Y0 Y1 Y2 of the rows, CG (from group to group), CP (of a tap), DEEP (all k), ROWS, "
-    "COLS; PARTS of the steps, whose sums go to `parts` when there are several: JOIN adds them up, one behind the "
-    "other\n"
-    "template <class P, bool JOIN> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename "
+    "COLS; PARTS of the steps, whose sums go to `parts` when there are several\n"
+    "template <class P> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename "
     "P::T *bias, const typename P::T *residual, typename P::T *o, float *parts) {\n"
     "  typedef tensor_side<typename P::T, P::BM, P::STEP, 8, true> side_a;\n"
     "  typedef tensor_side<typename P::T, P::BW, P::STEP, 8, true> side_b;\n"
@@ -9261,8 +9264,7 @@ static const char conv_rows_text[] =
     "SPAN = (STEPS + P::PARTS - 1) / P::PARTS };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
-    "  const int first = blockIdx.y * SPAN, steps = JOIN ? -STAGES : STEPS - first < SPAN ? STEPS - first : "
-    "(int)SPAN;\n"
+    "  const int first = blockIdx.y * SPAN, steps = STEPS - first < SPAN ? STEPS - first : (int)SPAN;\n"
     "  const int t = threadIdx.x, warp = t >> 5, l = t & 31, wm = warp / P::WN * (P::BM / P::WM), wn = warp % P::WN * "
     "(P::BW / P::WN), piece = t % EACH * 8;\n"
     "  u32 z;\n"
@@ -9304,12 +9306,9 @@ static const char conv_rows_text[] =
     "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, 0, wm, wn);\n"
     "  }\n"
     "  let_next_start();\n"
-    "  const i64 stride = (i64)gridDim.x * (CELLS * 256);\n"
-    "  float *mine = parts + (i64)blockIdx.x * (CELLS * 256) + t;\n"
-    "  if (JOIN) _Pragma(\"unroll 4\") for (int p = 0; p < P::PARTS; p++, mine += stride) UNROLL for (int i = 0; i < "
-    "CELLS; i++) acc[i] += mine[i * 256];\n"
-    "  else if (P::PARTS > 1) {\n"
-    "    UNROLL for (int i = 0; i < CELLS; i++) mine[blockIdx.y * stride + i * 256] = acc[i];\n"
+    "  if (P::PARTS > 1) {\n"
+    "    float *mine = parts + ((i64)blockIdx.y * gridDim.x + blockIdx.x) * (CELLS * 256) + t;\n"
+    "    UNROLL for (int i = 0; i < CELLS; i++) mine[i * 256] = acc[i];\n"
     "    return;\n"
     "  }\n"
     "  UNROLL for (int i = 0; i < MI; i++) {\n"
@@ -9326,21 +9325,55 @@ static const char conv_rows_text[] =
     "    }\n"
     "  }\n"
     "}\n"
-    "#endif\n";
+    "#endif\n"
+    "// The sums of PARTS parts of a tile, added up: a block has 16 rows by 32 columns that one warp of the others "
+    "had, "
+    "each of its warps every eighth part. P as for conv_tensor; FED: the parts are conv_fed's\n"
+    "template <class P> M void conv_add(const float *parts, const typename P::T *bias, const typename P::T *residual, "
+    "typename P::T *o) {\n"
+    "  enum { CELLS = P::BM * P::BW / 256, UNITS = CELLS / 16, ACROSS = P::BW / P::WN / 32 };\n"
+    "  __shared__ float sums[8][16][32];\n"
+    "  const int l = threadIdx.x & 31, mine = threadIdx.x >> 5, unit = blockIdx.x % UNITS, warp = blockIdx.x / UNITS % "
+    "8, left = P::FED ? warp / P::WM : warp % P::WN, down = P::FED ? warp % P::WM : warp / P::WN;\n"
+    "  const i64 stride = (i64)P::TILES * CELLS * 256;\n"
+    "  const float *from = parts + ((i64)(blockIdx.x / (UNITS * 8)) * CELLS + unit * 16) * 256 + warp * 32 + l + mine "
+    "* stride;\n"
+    "  float s[16] = {}, v[16], more[2];\n"
+    "  typename P::T r[16];\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  product_tile<P>(blockIdx.x / (UNITS * 8), &z, &row, &col);\n"
+    "  row += down * (P::BM / P::WM) + unit / ACROSS * 16;\n"
+    "  col += left * (P::BW / P::WN) + unit % ACROSS * 32;\n"
+    "  _Pragma(\"unroll 2\") for (int p = mine; p < P::PARTS; p += 8, from += 8 * stride) UNROLL for (int i = 0; i < "
+    "16; i++) s[i] += from[i * 256];\n"
+    "  UNROLL for (int i = 0; i < 16; i++) sums[mine][i][l] = s[i];\n"
+    "  __syncthreads();\n"
+    "  if (mine) return;\n"
+    "  UNROLL for (int p = 1; p < 8; p++) UNROLL for (int i = 0; i < 16; i++) s[i] += sums[p][i][l];\n"
+    "  UNROLL for (int h = 0; h < 2; h++) more[h] = conv_bias<P>(bias, (int)z, row + (l >> 2) + h * 8);\n"
+    "  UNROLL for (int b = 0; b < 16; b++) v[b] = s[b % 8 / 2 * 4 + b / 8 * 2 + b % 2] + more[b / 8];\n"
+    "  conv_before<P>(r, residual, (int)z, row, col);\n"
+    "  conv_store<P>(r, o, (int)z, row, col, v);\n"
+    "}\n";
 
 /* For sm_90a only. */
 static const char warpgroup_conv_text[] =
     "// BM filters by BW places: two groups of warps, one below the other (BM 128) or side by side (BM 64), WIDE "
     "places "
     "each, and a warp that feeds them through STAGES of 64 k: the filters by boxes, windows by TMA's im2col mode.\n"
-    "// FLAT: one tap, and places side by side in memory, which boxes of 64 take as they lie. P as for conv_tensor; "
-    "PIECES of 64 channels of a tap, TOTAL tiles, mma(d, a, b)\n"
+    "// FLAT: one tap, and places side by side in memory, which boxes of 64 take as they lie. PLANAR: one place, whose "
+    "window is all of x; both sides are planes of one channel after the other, by boxes of 64 places. P as for "
+    "conv_tensor; STEPS in all, PIECES of 64 channels of a tap (PLANAR: of 64 places of a channel), TOTAL tiles, "
+    "mma(d, "
+    "a, b), KC blocks of a cluster that share the steps of a tile, or PARTS of them\n"
+    "template <class P> M u32 conv_tile_first() { return P::PARTS > 1 ? blockIdx.x % P::TOTAL : blockIdx.x / P::KC; }\n"
     "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, "
     "int first, int steps) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
-    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "  for (u32 tile = conv_tile_first<P>(); tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    product_tile<P>(tile, &z, &row, &col);\n"
     "    const int n = col / P::OUT, h = col % P::OUT / P::O2 * P::S1 - P::B1, w = col % P::O2 * P::S2 - P::B2, "
     "channel "
@@ -9350,8 +9383,10 @@ static const char warpgroup_conv_text[] =
     "      const int tap = k / P::PIECES, c = k % P::PIECES * 64;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
-    "      box_load(to, filters, k * 64, (int)z * P::m + row, 0, 0, bar);\n"
-    "      if (!P::FLAT) window_load(to + A, rows, channel + c, w, h, n, tap % P::K2 * P::DL2, tap / P::K2 * P::DL1, "
+    "      box_load(to, filters, P::PLANAR ? c : k * 64, (int)z * P::m + row, P::PLANAR ? tap : 0, 0, bar);\n"
+    "      if (P::PLANAR) box_load(to + A, rows, c, col, channel + tap, 0, bar);\n"
+    "      else if (!P::FLAT) window_load(to + A, rows, channel + c, w, h, n, tap % P::K2 * P::DL2, tap / P::K2 * "
+    "P::DL1, "
     "bar);\n"
     "      else UNROLL for (int i = 0; i < P::BW; i += 64) box_load(to + A + i * 128, rows, (col + i) % P::PITCH, "
     "channel + c, (col + i) / P::PITCH, 0, bar);\n"
@@ -9419,13 +9454,16 @@ static const char warpgroup_conv_text[] =
     "  cluster_wait();   // no block leaves while another reads its memory\n"
     "}\n"
     "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::T *bias, const "
-    "typename P::T *residual, typename P::T *o) {\n"
-    "  enum { STEPS = P::K1 * P::K2 * P::PIECES, CELLS = P::WIDE / 2, SPAN = (STEPS + P::KC - 1) / P::KC };\n"
+    "typename P::T *residual, typename P::T *o, float *parts) {\n"
+    "  enum { STEPS = P::STEPS, CELLS = P::WIDE / 2, SHARES = P::KC * P::PARTS, SPAN = (STEPS + SHARES - 1) / SHARES "
+    "};\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
     "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full "
     "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
-    "  const int first = (int)rank * SPAN, steps = STEPS - first < SPAN ? STEPS - first : (int)SPAN;\n"
+    "  const int first = (P::PARTS > 1 ? (int)(blockIdx.x / P::TOTAL) : (int)rank) * SPAN, steps = STEPS - first < "
+    "SPAN "
+    "? STEPS - first : (int)SPAN;\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, 2); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
@@ -9443,17 +9481,19 @@ static const char warpgroup_conv_text[] =
     "    float d[CELLS];\n"
     "    u32 it = 0, z;\n"
     "    int row, col;\n"
-    "    for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    for (u32 tile = conv_tile_first<P>(); tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "      product_tile<P>(tile, &z, &row, &col);\n"
     "      const int m = row + down;\n"
     "      typename P::T r[2][16];\n"
     "      float more[2];\n"
     "      UNROLL for (int h = 0; h < 2; h++) more[h] = rank ? 0.f : conv_bias<P>(bias, (int)z, m + (l >> 2) + h * "
     "8);\n"
-    "      if (P::KC == 1 && P::BLOCKS == 1) UNROLL for (int i = 0; i < 2; i++) conv_before<P>(r[i], residual, (int)z, "
-    "m, col + right + i * 32);\n"
+    "      if (P::KC == 1 && P::PARTS == 1 && P::BLOCKS == 1) UNROLL for (int i = 0; i < 2; i++) conv_before<P>(r[i], "
+    "residual, (int)z, m, col + right + i * 32);\n"
     "      conv_sums<P>(d, base, full, empty, it, steps);\n"
-    "      if (P::KC > 1) {\n"
+    "      if (P::PARTS > 1) UNROLL for (int i = 0; i < CELLS; i++) parts[((i64)blockIdx.x * CELLS + i) * 256 + t] = "
+    "d[i];\n"
+    "      else if (P::KC > 1) {\n"
     "        enum { DOWN = P::DOWN ? 1 : P::BW + 8, RIGHT = P::DOWN ? P::BM + 8 : 1 };\n"
     "        float *mine = (float *)(panels + (base - at)) + (down + (l >> 2)) * DOWN + (right + (l & 3) * 2) * "
     "RIGHT;\n"
@@ -9486,8 +9526,8 @@ typedef struct conv_rows {
     int64_t inside, places, taps, padded; /* places of an image of x, of the result; channels of a tap */
     int64_t from[3], pitch;               /* strides of x; columns of the product for an image */
     int64_t pixel, line, real[4];         /* see conv_rows_join */
-    bool transposed, turned, fed, flat;
-    int height, width, stages, parts, blocks, step, warps[2];
+    bool transposed, turned, fed, flat, planar;
+    int height, width, stages, cluster, parts, blocks, step, warps[2]; /* parts: of k, which a second kernel adds up */
     bool x_lies, w_lies; /* as the kernel reads it */
     uint32_t w_packed;   /* 1 + the place of filters that are packed once, 0: they are packed in each run */
     size_t w_at;         /* in scratch memory, behind the rows */
@@ -9600,6 +9640,29 @@ static bool conv_is_flat(const emit *e, const conv_rows *c) {
     return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
 }
 
+/* Places follow each other, channels and images of them (a matrix's rows) begin at multiples of 16 bytes. */
+static bool conv_is_planes(const emit *e, uint32_t node, const int64_t *in, const int64_t *from) {
+    const gn_view *v = view_of(e, node);
+    bool is = base_offset(e, node) % 16 == 0;
+    for (int i = 0; i < 2; i++) is = is && (v->dims[i] == 1 || (v->strides[i] > 0 && v->strides[i] % 8 == 0));
+    for (int64_t i = 2, along = 1; i >= 0; along *= in[i], i--) is = is && (in[i] == 1 || from[i] == along);
+    return is;
+}
+
+/* One place, whose window is all of x, as in a gradient by the filters of one tap: a product over channels and places,
+   of planes as they lie. */
+static bool conv_is_planar(const emit *e, const conv_rows *c) {
+    const gn_view *w = view_of(e, c->w);
+    int64_t from[3] = { 0 };
+    bool is = emit_has_warpgroups(e) && !c->transposed && !c->turned && !c->pixel && c->places == 1 &&
+              blocks_for(c->taps, 64) * 256 <= c->taps * 5;
+    for (int i = 0; i < 3; i++) {
+        is = is && c->kernel[i] == c->in[i] && !c->before[i] && (c->dilation[i] == 1 || c->in[i] == 1);
+        from[i] = i < 3 - c->axes ? 0 : w->strides[2 + i - (3 - c->axes)];
+    }
+    return is && conv_is_planes(e, c->x, c->in, c->from) && conv_is_planes(e, c->w, c->in, from);
+}
+
 /* Its result becomes rows of channels, see conv_keep_rows. */
 static bool conv_keeps(const emit *e, const conv_rows *c) {
     const gn_view *out = view_of(e, c->node);
@@ -9629,35 +9692,49 @@ static double fed_us(const emit *e, const product *p, const struct fed_form *f, 
     return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1));
 }
 
-/* Few tiles of many k are cut into parts of them, which a second kernel adds up: as many as run side by side. What both
-   take (us, of an H100): a step of 64 k 0.54 for one block, as for two on a processor. */
+/* Few tiles of many k are cut into parts of `least` steps or more, which a second kernel adds up: as many as run side
+   by side. */
+static int conv_parts(const emit *e, int64_t tiles, int64_t steps, int64_t least, int64_t blocks) {
+    enum { PARTS_MOST = 132 };
+    int64_t parts = tiles ? blocks / tiles : 0;
+    if (parts > PARTS_MOST) parts = PARTS_MOST;
+    if (parts > steps / least) parts = steps / least;
+    return e->invariant || parts < 2 ? 1 : (int)blocks_for(steps, blocks_for(steps, parts));
+}
+
+/* What both kernels take (us, of an H100): a step of 64 k 0.54 for one block, as for two on a processor. */
 static double conv_parts_us(const emit *e, const conv_rows *c, conv_rows *out) {
-    enum { PART_STEPS = 16, PARTS_MOST = 64 };
     *out = *c;
-    out->fed = out->flat = false;
+    out->fed = out->flat = out->planar = false;
     out->pitch = c->places;
     out->padded = blocks_for(c->channels, 8) * 8;
     const product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * out->padded, .batches = c->groups };
-    const int64_t processors = emit_processors(e), few = blocks_for(p.m, 64) * blocks_for(p.n, 64) * p.batches;
-    int64_t steps = blocks_for(p.k, 64), parts = 2 * processors / (few > 0 ? few : 1);
+    const int64_t processors = emit_processors(e), few = blocks_for(p.m, 64) * blocks_for(p.n, 64) * p.batches,
+                  steps = blocks_for(p.k, 64);
     out->height = p.m > 64 && blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches >= processors ? 128 : 64;
     out->width = blocks_for(p.m, 64) * blocks_for(p.n, 128) * p.batches >= processors ? 128 : 64;
     out->step = out->height == 128 ? 32 : 64;
     out->warps[1] = out->width / 32;
     out->warps[0] = 8 / out->warps[1];
-    out->parts = 1;
-    if (parts > PARTS_MOST) parts = PARTS_MOST;
-    if (parts > steps / PART_STEPS) parts = steps / PART_STEPS;
-    if (e->invariant || parts < 2 || out->width != 64) return 1e300;
-    steps = blocks_for(steps, parts);
-    out->parts = (int)blocks_for(blocks_for(p.k, 64), steps);
-    return (double)steps * 0.54 + 15;
+    out->parts = out->width == 64 ? conv_parts(e, few, steps, 16, 2 * processors) : 1;
+    return out->parts > 1 ? (double)blocks_for(steps, out->parts) * 0.54 + 15 : 1e300;
+}
+
+/* A form and the parts of k that it takes least time with, a second kernel's among it. */
+static double fed_parts_us(const emit *e, const product *p, const struct fed_form *f, int *out_parts) {
+    const int64_t tiles = blocks_for(p->m, f->height) * blocks_for(p->n, f->width) * p->batches,
+                  steps = blocks_for(p->k, 64);
+    *out_parts = f->parts == 1 && f->blocks == 1 ? conv_parts(e, tiles, steps, 8, emit_processors(e)) : 1;
+    return *out_parts > 1 ? (double)blocks_for(steps, *out_parts) * f->step + f->edge + 6 +
+                                (double)(tiles * *out_parts * f->height * f->width) * 3.2e-6
+                          : 1e300;
 }
 
 static void conv_rows_choose(const emit *e, conv_rows *c) {
     conv_rows parts;
-    c->fed = conv_is_fed(e, c);
-    c->flat = c->fed && conv_is_flat(e, c);
+    c->planar = conv_is_planar(e, c);
+    c->fed = c->planar || conv_is_fed(e, c);
+    c->flat = !c->planar && c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
     c->padded = blocks_for(c->channels, 64) * 64;
     const double us = conv_parts_us(e, c, &parts);
@@ -9665,20 +9742,33 @@ static void conv_rows_choose(const emit *e, conv_rows *c) {
         *c = parts;
         return;
     }
-    const product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
+    const int64_t k = c->planar ? c->channels * blocks_for(c->taps, 64) * 64 : c->taps * c->padded;
+    const product p = { .m = c->filters, .n = c->images * c->places, .k = k, .batches = c->groups };
     const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
     const struct fed_form *best = fed_forms;
-    for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
-        if (fed_us(e, &p, &fed_forms[i], residual, kept) < fed_us(e, &p, best, residual, kept)) best = &fed_forms[i];
-    if (us < 0.8 * fed_us(e, &p, best, residual, kept)) {
+    double least = 1e300;
+    int best_parts = 1;
+    for (size_t i = 0; i < 2 * sizeof fed_forms / sizeof *fed_forms; i++) {
+        const struct fed_form *f = &fed_forms[i / 2];
+        int n = 1;
+        double t = i % 2 ? fed_parts_us(e, &p, f, &n) : fed_us(e, &p, f, residual, kept);
+        if (t >= least) continue;
+        least = t;
+        best = f;
+        best_parts = n;
+    }
+    if (us < 0.8 * least && !c->planar) {
         *c = parts;
         return;
     }
     c->height = best->height;
     c->width = best->width;
     c->stages = best->stages;
-    c->parts = best->parts;
+    c->cluster = best->parts;
+    c->parts = best_parts;
     c->blocks = best->blocks;
+    c->warps[0] = c->height / 16;
+    c->warps[1] = 8 / c->warps[0];
 }
 
 /* Rows that begin at multiples of 16 bytes, channels side by side; filters as rows of their taps. */
@@ -9690,10 +9780,10 @@ static void conv_rows_lie(const emit *e, conv_rows *c) {
                 x->strides[0] % 8 == 0 && is_small(x);
     for (int i = 0; i < c->axes; i++) lies = lies && c->from[first + i] > 0 && c->from[first + i] % 8 == 0;
     lies = lies && !c->pixel;
-    c->x_lies = c->flat || (lies && (x->strides[0] > 0 || c->images == 1));
-    c->w_lies = !c->transposed && !c->turned && !c->pixel && c->taps == 1 && w->strides[1] == 1 &&
-                c->channels % 8 == 0 && down > 0 && down == c->channels && base_offset(e, c->w) % 16 == 0 &&
-                c->channels == c->padded;
+    c->x_lies = c->flat || c->planar || (lies && (x->strides[0] > 0 || c->images == 1));
+    c->w_lies = c->planar || (!c->transposed && !c->turned && !c->pixel && c->taps == 1 && w->strides[1] == 1 &&
+                              c->channels % 8 == 0 && down > 0 && down == c->channels &&
+                              base_offset(e, c->w) % 16 == 0 && c->channels == c->padded);
     for (int i = 3; i >= 0; i--) {
         c->strides[i] = c->x_lies ? (i == 0 ? x->strides[0] : i <= first ? 8 : c->from[i - 1]) : along;
         if (i) along *= c->in[i - 1];
@@ -9871,8 +9961,8 @@ static void emit_conv_ready(emit *e, const conv_rows *c) {
     emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
 }
 
-/* What conv_put, conv_tensor and conv_fed call P. */
-static void put_conv_rows(emit *e, const conv_rows *c) {
+/* What conv_put, conv_tensor, conv_add and (feeds) conv_fed call P. */
+static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     const gn_view *out = view_of(e, c->node), *bias = c->bias == GN_NO_NODE ? NULL : view_of(e, c->bias),
                   *residual = c->residual == GN_NO_NODE ? NULL : view_of(e, c->residual);
     const int64_t *a = attrs_of(e, c->node);
@@ -9892,16 +9982,18 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
     put(t,
         "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DOWN "
         "= %d, DENSE = %d, V = "
-        "%d, FLAT = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, CG = %lld, CP = %lld, DEEP "
+        "%d, FED = %d, FLAT = %d, PLANAR = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, CG = "
+        "%lld, CP = %lld, DEEP "
         "= %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
         word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), conv_keeps(e, c) || wide < 4, lies,
-        wide, c->flat, (long long)c->pitch, (long long)c->filters, (long long)(c->groups * c->filters),
-        (long long)(c->images * c->pitch), (long long)c->places,
+        wide, c->fed, c->flat, c->planar, (long long)c->pitch, (long long)c->filters,
+        (long long)(c->groups * c->filters), (long long)(c->images * c->pitch), (long long)c->places,
         (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
         (long long)(c->taps * c->padded));
-    put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld", c->height, c->width,
-        c->step, c->warps[0], c->warps[1], c->parts, (long long)down, (long long)columns);
+    put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld, TILES = %lld",
+        c->height, c->width, c->step, c->warps[0], c->warps[1], c->parts, (long long)down, (long long)columns,
+        (long long)(down * columns * c->groups));
     const struct {
         const char *name;
         const int64_t *of;
@@ -9917,15 +10009,27 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
     put(t,
         "  static M C least() { return (C)gn_f64(0x%llxull); }\n  static M C most() { return (C)gn_f64(0x%llxull); }\n",
         (unsigned long long)a[2], (unsigned long long)a[3]);
-    if (c->fed)
+    const int64_t pieces = blocks_for(c->planar ? c->taps : c->padded, 64);
+    if (feeds)
         put(t,
-            "  enum { STAGES = %d, KC = %d, BLOCKS = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n "
-            " static M "
-            "void "
-            "mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
-            c->stages, c->parts, c->blocks, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
-            (long long)(down * columns * c->groups));
+            "  enum { STAGES = %d, KC = %d, BLOCKS = %d, STEPS = %lld, PIECES = %lld, WIDE = %d }; static const u32 "
+            "TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
+            c->stages, c->cluster, c->blocks, (long long)((c->planar ? c->channels : c->taps) * pieces),
+            (long long)pieces, c->height > 64 ? c->width : c->width / 2, (long long)(down * columns * c->groups));
     put(t, "};\n");
+}
+
+/* Planes of all taps: (channels, images or filters, places), of which a box has 64 places. */
+static void emit_planes_map(emit *e, const char *name, const conv_rows *c, uint32_t node, int most) {
+    const gn_view *v = view_of(e, node);
+    const tensor_map m = { .node = e->layout->lay[node].base,
+                           .offset = base_offset(e, node),
+                           .dtype = v->dtype,
+                           .dims = { (uint64_t)c->taps, (uint64_t)v->dims[0], (uint64_t)v->dims[1], 1 },
+                           .strides = { v->dims[0] > 1 ? (uint64_t)v->strides[0] * 2 : 16,
+                                        v->dims[1] > 1 ? (uint64_t)v->strides[1] * 2 : 16, 16 },
+                           .box = { 64, (uint32_t)most, 1, 1 } };
+    emit_tensor_map(e, name, &m);
 }
 
 /* The filters, and the windows of the rows, as TMA reads them. */
@@ -9954,6 +10058,11 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
                                   (uint64_t)c->strides[0] * 2 },
                      .box = { 64, (uint32_t)c->width, 1, 1 },
                      .steps = { (uint32_t)c->stride[2], (uint32_t)c->stride[1] } };
+    if (c->planar) {
+        emit_planes_map(e, "filters", c, c->w, c->height);
+        emit_planes_map(e, "rows", c, c->x, c->width);
+        return;
+    }
     if (c->flat) {
         m.windows = false;
         m.dims[0] = (uint64_t)c->inside;
@@ -9971,14 +10080,7 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
         m.upper[i] = (int)((c->out[axis] - 1) * c->stride[axis] - c->before[axis] - (c->in[axis] - 1));
     }
     emit_map(e, "filters", (gn_dtype)x->dtype, &filters);
-    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read the windows of a conv as they lie");
-    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) {
-        e->failed = true;
-        return;
-    }
-    e->maps[e->n_maps] = m;
-    put(&e->signature, ", const __grid_constant__ tmap rows");
-    emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+    emit_tensor_map(e, "rows", &m);
 }
 
 /* A bias and a residual may be none. */
@@ -10082,7 +10184,7 @@ static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int h
     if (!node_is(e, reader, GN_OP_CONV)) return KEEP_BARRED;
     bool residual = input_index && (attrs_of(e, reader)[0] & 4) && input_index + 1 == e->part->nodes[reader].n_ins;
     if ((input_index && !residual) || (!depth && !conv_rows_at(e, reader, &c))) return KEEP_BARRED;
-    return residual ? (keeps ? KEEP_WANTED : 0) : c.channels % 8 || c.pixel ? KEEP_BARRED : KEEP_WANTED;
+    return residual ? (keeps ? KEEP_WANTED : 0) : c.channels % 8 || c.pixel || c.planar ? KEEP_BARRED : KEEP_WANTED;
 }
 
 /* The result of node i becomes rows of channels, if it can. */
@@ -10145,19 +10247,31 @@ static bool conv_keep_rows(emit *e) {
     return true;
 }
 
-/* By other tensor cores than warpgroups', `all` bytes into scratch memory the sums of parts of k: their sum then. */
-static void emit_conv_tensor(emit *e, const conv_rows *c, size_t all, int64_t tiles) {
+/* Where sums of parts of k lie, and what adds them up. */
+static void emit_conv_parts(emit *e, int64_t at) {
+    emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, at });
+}
+
+static void emit_conv_add(emit *e, const conv_rows *c, int64_t tiles, int64_t at) {
+    enum { WARPS = 8, CELLS = 16 * 32 };
+    put_conv_rows(e, c, false);
+    emit_early(e);
+    emit_conv_parts(e, at);
+    emit_conv_rest(e, c, types[view_of(e, c->node)->dtype].name);
+    put(&e->body, "  conv_add<@_p>(parts, %s, %s, o);\n", c->bias != GN_NO_NODE ? "bias" : "0",
+        c->residual != GN_NO_NODE ? "residual" : "0");
+    emit_launch(e, conv_keeps(e, c) ? "conv_add_rows" : "conv_add", (uint64_t)(tiles * (c->height * c->width / CELLS)),
+                1, WARPS * 32);
+}
+
+/* By other tensor cores than warpgroups'. */
+static void emit_conv_tensor(emit *e, const conv_rows *c, int64_t tiles, int64_t parts_at) {
     const bool bias = c->bias != GN_NO_NODE, residual = c->residual != GN_NO_NODE;
     const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
     const char *type = types[d].name;
     char name[64];
-    const int64_t parts_at = (int64_t)gn_size_align(all, 256);
     const uint32_t shared = (uint32_t)((c->height + c->width) * c->step * 2 * 4);
-    if (c->parts > 1) {
-        all = (size_t)(parts_at + tiles * c->parts * c->height * c->width * 4);
-        if (all > e->scratch) e->scratch = all;
-    }
-    put_conv_rows(e, c);
+    put_conv_rows(e, c, false);
     if (c->x_lies) emit_node(e, c->x, type, true, "x");
     else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     if (c->w_lies) emit_node(e, c->w, type, true, "w");
@@ -10167,62 +10281,67 @@ static void emit_conv_tensor(emit *e, const conv_rows *c, size_t all, int64_t ti
                                  : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
     if (c->parts == 1) emit_conv_rest(e, c, type);
     else {
-        emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
+        emit_conv_parts(e, parts_at);
         emit_await(e);
     }
     put(&e->body,
-        c->parts > 1 ? "  conv_tensor<@_p, false>(x, w, 0, 0, 0, parts);\n"
-                     : "  conv_tensor<@_p, false>(x, w, %s, %s, o, 0);\n",
+        c->parts > 1 ? "  conv_tensor<@_p>(x, w, 0, 0, 0, parts);\n" : "  conv_tensor<@_p>(x, w, %s, %s, o, 0);\n",
         bias ? "bias" : "0", residual ? "residual" : "0");
     snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c->height, c->width,
              c->parts > 1       ? "_parts"
              : conv_keeps(e, c) ? "_rows"
                                 : "");
     emit_launch_shared(e, name, (uint64_t)tiles, (uint64_t)c->parts, 256, shared);
-    if (c->parts == 1) return;
-    put_conv_rows(e, c);
-    emit_early(e);
-    emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, parts_at });
-    emit_conv_rest(e, c, type);
-    put(&e->body, "  conv_tensor<@_p, true>(0, 0, %s, %s, o, parts);\n", bias ? "bias" : "0",
-        residual ? "residual" : "0");
-    emit_launch(e, conv_keeps(e, c) ? "conv_join_rows" : "conv_join", (uint64_t)tiles, 1, 256);
 }
 
-static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+/* By warpgroups', which TMA feeds. */
+static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t parts_at) {
     static const char *const bounds[] = { "__launch_bounds__(384, 1)",
                                           "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
                                           "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)",
                                           "__launch_bounds__(288, 2)" };
-    conv_rows c;
-    const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
-    const char *type = types[d].name;
+    const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
+    const int64_t most = c->blocks * emit_processors(e);
     char name[64];
+    put_wgmma(&e->types, "@_mma", c->height > 64 ? c->width : c->width / 2, d, false, false, c->flat);
+    put_conv_rows(e, c, true);
+    emit_conv_maps(e, c);
+    if (c->parts == 1) emit_conv_rest(e, c, types[d].name);
+    else {
+        emit_conv_parts(e, parts_at);
+        emit_await(e);
+    }
+    put(&e->body,
+        c->parts > 1 ? "  conv_fed<@_p>(&filters, &rows, 0, 0, 0, parts);\n"
+                     : "  conv_fed<@_p>(&filters, &rows, %s, %s, o, 0);\n",
+        c->bias != GN_NO_NODE ? "bias" : "0", c->residual != GN_NO_NODE ? "residual" : "0");
+    e->bounds = bounds[c->blocks > 1 ? 3 : c->cluster >> 1];
+    snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d_b%d%s", gn_dtype_name(d), c->height, c->width, c->cluster,
+             c->blocks,
+             c->planar          ? "_planar"
+             : c->parts > 1     ? "_parts"
+             : conv_keeps(e, c) ? "_rows"
+                                : "");
+    if (c->cluster == 1 && c->parts == 1 && tiles > most) tiles = most;
+    emit_launch_shared(e, name, (uint64_t)(tiles * c->cluster * c->parts), 1, c->blocks > 1 ? 288 : 384,
+                       (uint32_t)((c->height + c->width) * 128 * c->stages + 1024));
+}
+
+static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    conv_rows c;
     if (!emit_has_tensor_cores(e) || !conv_rows_of(e, node, bias, residual, &c) || !conv_rows_fit(&c)) return false;
     conv_rows_choose(e, &c);
     conv_rows_lie(e, &c);
+    const int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.pitch, c.width) * c.groups;
     size_t all = gn_size_add(c.w_at, c.w_lies ? 0 : (size_t)(c.groups * c.filters * c.taps * c.padded) * 2);
+    const int64_t parts_at = (int64_t)gn_size_align(all, 256);
+    if (c.parts > 1) all = (size_t)(parts_at + tiles * c.parts * c.height * c.width * 4);
     if (all > e->scratch) e->scratch = all;
     emit_pack(e, &c);
     emit_conv_ready(e, &c);
-    int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.pitch, c.width) * c.groups;
     emit_early(e);
-    if (c.fed) {
-        put_wgmma(&e->types, "@_mma", c.height > 64 ? c.width : c.width / 2, d, false, false, c.flat);
-        put_conv_rows(e, &c);
-        emit_conv_maps(e, &c);
-        emit_conv_rest(e, &c, type);
-        put(&e->body, "  conv_fed<@_p>(&filters, &rows, %s, %s, o);\n", bias ? "bias" : "0",
-            residual ? "residual" : "0");
-        e->bounds = bounds[c.blocks > 1 ? 3 : c.parts >> 1];
-        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d_b%d%s", gn_dtype_name(d), c.height, c.width, c.parts,
-                 c.blocks, conv_keeps(e, &c) ? "_rows" : "");
-        if (c.parts == 1 && tiles > c.blocks * emit_processors(e)) tiles = c.blocks * emit_processors(e);
-        emit_launch_shared(e, name, (uint64_t)(tiles * c.parts), 1, c.blocks > 1 ? 288 : 384,
-                           (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
-        return true;
-    }
-    emit_conv_tensor(e, &c, all, tiles);
+    (c.fed ? emit_conv_fed : emit_conv_tensor)(e, &c, tiles, parts_at);
+    if (c.parts > 1) emit_conv_add(e, &c, tiles, parts_at);
     return true;
 }
 

@@ -2596,6 +2596,64 @@ static void convs_around_pools_agree_with_the_cpu(void) {
     }
 }
 
+/* ---- gradients of convolutions by their filters ---- */
+
+static const struct back_form {
+    gn_dtype d;
+    int64_t images, channels, filters, groups, height, width;
+    gn_conv_desc how;
+    int64_t kernel;
+} back_forms[] = {
+    { GN_BF16, 16, 64, 256, 1, 56, 56, { .groups = 1 }, 1 },
+    { GN_BF16, 5, 256, 64, 1, 56, 56, { .groups = 1 }, 1 },
+    { GN_F16, 3, 72, 136, 1, 28, 28, { .groups = 1 }, 1 },
+    { GN_BF16, 32, 128, 512, 1, 28, 28, { .groups = 1 }, 1 },
+    { GN_F16, 7, 40, 24, 1, 30, 36, { .groups = 1 }, 1 }, /* 1080 places: the last box is not full */
+    { GN_BF16, 9, 32, 96, 4, 16, 24, { .groups = 4 }, 1 },
+    { GN_BF16, 64, 96, 64, 1, 14, 14, { .groups = 1 }, 1 },
+    { GN_BF16, 64, 64, 128, 1, 7, 7, { .groups = 1 }, 1 },
+    { GN_BF16, 64, 64, 64, 1, 56, 56, { .groups = 1, .before = { 1, 1 }, .after = { 1, 1 } }, 3 },
+    { GN_F16, 64, 128, 128, 1, 14, 14, { .groups = 1, .before = { 1, 1 }, .after = { 1, 1 } }, 3 },
+    { GN_BF16, 64, 64, 64, 1, 28, 28, { .groups = 1, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } }, 3 },
+    { GN_BF16, 64, 64, 128, 1, 28, 28, { .groups = 1, .stride = { 2, 2 } }, 1 },
+    { GN_F16, 40, 48, 32, 2, 13, 17, { .groups = 2, .before = { 2, 1 }, .after = { 0, 1 } }, 3 },
+};
+
+static gn_tensor build_filters_back(gn_ctx *g, const job *j, void **data) {
+    const struct back_form *f = &back_forms[j->form];
+    gn_tensor x = gn_data(g, f->d, GN_SHAPE(f->images, f->channels, f->height, f->width), data[0]),
+              w = gn_data(g, f->d, GN_SHAPE(f->filters, f->channels / f->groups, f->kernel, f->kernel), data[1]),
+              y = gn_conv(x, w, GN_NONE, &f->how), dw;
+    gn_info info;
+    gn_describe(y, &info);
+    gn_tensor loss = gn_sum(gn_mul(y, gn_data(g, f->d, info.shape, data[2])), GN_ALL_AXES, false);
+    gn_grad(loss, &w, 1, &dw);
+    return dw;
+}
+
+/* Of -1, 0 and 1, whose sums any order gives exactly. */
+static void *random_signs(gn_dtype d, int64_t n) {
+    uint16_t *v = (uint16_t *)malloc((size_t)n * 2), one = d == GN_BF16 ? 0x3f80 : 0x3c00;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t r = test_random() % 3;
+        v[i] = (uint16_t)(r ? one | (r - 1) << 15 : 0);
+    }
+    return v;
+}
+
+static void gradients_by_filters_are_exact(void) {
+    for (int i = 0; i < TEST_COUNT(back_forms); i++) {
+        const struct back_form *f = &back_forms[i];
+        const job j = { .d = f->d, .a = f->channels, .b = f->filters, .c = f->kernel, .e = f->height, .form = i };
+        const int64_t most = f->images * (f->height + 2) * (f->width + 2);
+        void *data[] = { random_signs(f->d, most * f->channels),
+                         random_signs(f->d, f->filters * f->channels * f->kernel * f->kernel),
+                         random_signs(f->d, most * f->filters) };
+        compare("gradients by filters", build_filters_back, &j, data, 0);
+        for (int k = 0; k < 3; k++) free(data[k]);
+    }
+}
+
 /* c images of a channels, side b: between convs of one tap, filters of one channel each, some past a residual. */
 static gn_tensor build_depthwise(gn_ctx *g, const job *j, void **data) {
     const gn_conv_desc plain = { 0 };
@@ -2831,6 +2889,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(convs_with_residuals_agree_with_the_cpu),
     TEST_ENTRY(convs_of_few_channels_agree_with_the_cpu),
     TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
+    TEST_ENTRY(gradients_by_filters_are_exact),
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
