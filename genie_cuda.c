@@ -10421,81 +10421,197 @@ static const char conv_depth_text[] =
     "}\n";
 
 static const char conv_depth_rows_text[] =
-    "// x is rows of channels, each with filters of its own, KEEP: so is the result. A thread has eight channels of R "
-    "places of a line; a block has OB times eight channels, whose filters lie in shared memory, of lines that follow "
-    "each other. P as for conv_tile, over two axes\n"
-    "template <class P, int R, int OB, bool KEEP> M void conv_depth_rows(const typename P::T *x, const typename P::T "
-    "*w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "// x is rows of channels, each with filters of its own, KEEP: so is the result. A thread has E channels of R "
+    "places of a line; a block has OB times E channels, whose filters lie in shared memory, of lines that follow each "
+    "other. TOGETHER: a filter's taps do, and filters too. P as for conv_tile, over two axes\n"
+    "// The window of line k, and what it adds. All lines but the first are on their way before they are needed.\n"
+    "template <class P, int E, int R> struct depth_line {\n"
+    "  enum { I1 = P::I1, I2 = P::I2, K2 = P::K2, S2 = P::S2, DL2 = P::DL2, WINDOW = (R - 1) * S2 + (K2 - 1) * DL2 + 1 "
+    "};\n"
     "  typedef typename P::T T;\n"
-    "  enum { I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S2 = P::S2, DL2 = P::DL2, C = "
-    "P::GROUPS, ACROSS = (C / 8 + OB - 1) / OB, STRIPS = (O2 + R - 1) / R, ALL = P::IMAGES * O1 * STRIPS, EACH = 256 / "
-    "OB, WINDOW = (R - 1) * S2 + (K2 - 1) * DL2 + 1 };\n"
-    "  __shared__ __align__(16) float taps[K1 * K2][OB * 8 + 4];\n"
-    "  const int t = threadIdx.x, left = blockIdx.x % ACROSS * OB, octet = left + t % OB, blocks = gridDim.x / ACROSS, "
-    "part = (ALL + blocks * EACH - 1) / (blocks * EACH) * EACH, first = blockIdx.x / ACROSS * part, end = first + part "
-    "< ALL ? first + part : (int)ALL;\n"
-    "  _Pragma(\"unroll 8\") for (int i = t; i < K1 * K2 * OB * 8; i += 256) {   // a channel's filter lies together\n"
-    "    const int c = i / (K1 * K2);\n"
-    "    taps[i % (K1 * K2)][c] = left * 8 + c < C ? conv_weight<P>(w, left * 8 + c, 0, 0, i % (K1 * K2)) : 0.f;\n"
+    "  T in[WINDOW][E];\n"
+    "  M void take(const T *from, int x0) {\n"
+    "    UNROLL for (int c = 0; c < WINDOW; c++) {\n"
+    "      UNROLL for (int j = 0; j < E; j++) in[c][j] = T();\n"
+    "      if (x0 + c >= 0 && x0 + c < I2) vget<E>(in[c], from + (x0 + c) * P::X2);\n"
+    "    }\n"
     "  }\n"
+    "  M void add(float (*sum)[E], const float (*by)[E]) const {\n"
+    "    UNROLL for (int c = 0; c < WINDOW; c++) UNROLL for (int l = 0; l < K2; l++) {\n"
+    "      const int r = (c - l * DL2) / S2;\n"
+    "      if (c < l * DL2 || r >= R || r * S2 + l * DL2 != c) continue;\n"
+    "      UNROLL for (int j = 0; j < E; j++) sum[r][j] = fmaf(by[l][j], get(in[c][j]), sum[r][j]);\n"
+    "    }\n"
+    "  }\n"
+    "};\n"
+    "template <class P, int E, bool KEEP> M void depth_put(const float *sum, const typename P::T *bias, const typename "
+    "P::T *residual, typename P::T *o, int n, int m, int a, int b) {\n"
+    "  enum { O1 = P::O1, O2 = P::O2, C = P::GROUPS };\n"
+    "  typename P::T to[E];\n"
+    "  UNROLL for (int j = 0; j < E; j++) {\n"
+    "    float q = sum[j];\n"
+    "    if (P::BIAS) q += get(bias[(m + j) * P::BS]);\n"
+    "    if (P::RES) q += get(residual[n * P::RN + (m + j) * P::RM + a * P::R1 + b * P::R2]);\n"
+    "    if (P::CLAMP) q = q < P::least() ? P::least() : q > P::most() ? P::most() : q;\n"
+    "    put(to[j], q);\n"
+    "    if (!KEEP) o[((i64)n * C + m + j) * (O1 * O2) + a * O2 + b] = to[j];\n"
+    "  }\n"
+    "  if (KEEP) vput<E>(o + (((i64)n * O1 + a) * O2 + b) * C + m, to);\n"
+    "}\n"
+    "template <class P, int E, int OB, bool TOGETHER> M void depth_filters(float (*taps)[OB * E + 4], const typename "
+    "P::T *w, int left) {\n"
+    "  enum { TAPS = P::K1 * P::K2, V = TOGETHER ? 8 : 1 };\n"
+    "  _Pragma(\"unroll 8\") for (int i = threadIdx.x * V; i < TAPS * OB * E; i += 256 * V) {\n"
+    "    typename P::T v[V] = {};\n"
+    "    if (TOGETHER && left * TAPS + i < P::GROUPS * TAPS) vget<V>(v, w + left * TAPS + i);\n"
+    "    if (!TOGETHER && left + i / TAPS < P::GROUPS) v[0] = conv_filter<P>(w, left + i / TAPS, 0, 0, i % TAPS);\n"
+    "    UNROLL for (int j = 0; j < V; j++) taps[(i + j) % TAPS][(i + j) / TAPS] = get(v[j]);\n"
+    "  }\n"
+    "}\n"
+    "template <class P, int E, int R, int OB, bool TOGETHER, bool KEEP> M void conv_depth_rows(const typename P::T *x, "
+    "const typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { I1 = P::I1, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, DL1 = P::DL1, C = P::GROUPS, ACROSS = (C / E "
+    "+ OB - 1) / OB, STRIPS = (O2 + R - 1) / R, ALL = P::IMAGES * O1 * STRIPS, EACH = 256 / OB, PITCH = OB * E + 4 };\n"
+    "  __shared__ __align__(16) float taps[K1 * K2][PITCH];\n"
+    "  const int t = threadIdx.x, left = blockIdx.x % ACROSS * OB, unit = left + t % OB, m = unit * E, blocks = "
+    "gridDim.x / ACROSS, part = (ALL + blocks * EACH - 1) / (blocks * EACH) * EACH, first = blockIdx.x / ACROSS * "
+    "part, end = first + part < ALL ? first + part : (int)ALL;\n"
+    "  depth_filters<P, E, OB, TOGETHER>(taps, w, left * E);\n"
     "  __syncthreads();\n"
-    "  for (int s = first + t / OB; s < end && octet < C / 8; s += EACH) {\n"
-    "    const int line = s / STRIPS, b = s % STRIPS * R, n = line / O1, a = line % O1, x0 = b * S2 - (int)P::B2, m = "
-    "octet * 8;\n"
-    "    float sum[R][8] = {};\n"
-    "    _Pragma(\"unroll 1\") for (int k = 0; k < K1; k++) {\n"
-    "      const int y = a * (int)P::S1 - (int)P::B1 + k * (int)P::DL1;\n"
-    "      if (y < 0 || y >= I1) continue;\n"
-    "      const T *from = x + n * P::XN + y * P::X1 + m;\n"
-    "      float v[WINDOW][8];\n"
-    "      UNROLL for (int c = 0; c < WINDOW; c++) {\n"
-    "        T in[8] = {};\n"
-    "        if (x0 + c >= 0 && x0 + c < I2) vget<8>(in, from + (x0 + c) * P::X2);\n"
-    "        UNROLL for (int j = 0; j < 8; j++) v[c][j] = get(in[j]);\n"
-    "      }\n"
-    "      UNROLL for (int l = 0; l < K2; l++) {\n"
-    "        float by[8];\n"
-    "        vload<8>(by, &taps[k * K2 + l][t % OB * 8]);\n"
-    "        UNROLL for (int r = 0; r < R; r++) UNROLL for (int j = 0; j < 8; j++) sum[r][j] = fmaf(by[j], v[r * S2 + "
-    "l * DL2][j], sum[r][j]);\n"
-    "      }\n"
+    "  for (int s = first + t / OB; s < end && unit < C / E; s += EACH) {\n"
+    "    const int line = s / STRIPS, b = s % STRIPS * R, n = line / O1, a = line % O1, x0 = b * (int)P::S2 - "
+    "(int)P::B2, y0 = a * (int)P::S1 - (int)P::B1, low = y0 < 0 ? (DL1 - 1 - y0) / DL1 : 0, high = y0 + (K1 - 1) * DL1 "
+    "< I1 ? (int)K1 : (I1 - 1 - y0 + DL1) / DL1;\n"
+    "    const T *from = x + n * P::XN + (y0 + low * DL1) * P::X1 + m;\n"
+    "    float sum[R][E] = {};\n"
+    "    depth_line<P, E, R> now, next;\n"
+    "    if (low < high) next.take(from, x0);\n"
+    "    _Pragma(\"unroll 1\") for (int k = low; k < high; k++) {\n"
+    "      now = next;\n"
+    "      from += DL1 * P::X1;\n"
+    "      if (k + 1 < high) next.take(from, x0);\n"
+    "      float by[K2][E];\n"
+    "      UNROLL for (int l = 0; l < K2; l++) vload<E>(by[l], &taps[k * K2 + l][t % OB * E]);\n"
+    "      now.add(sum, by);\n"
     "    }\n"
-    "    UNROLL for (int r = 0; r < R; r++) {\n"
-    "      if (b + r >= O2) continue;\n"
-    "      const i64 at = ((i64)n * O1 + a) * O2 + b + r;\n"
-    "      T to[8];\n"
-    "      UNROLL for (int j = 0; j < 8; j++) {\n"
-    "        float q = sum[r][j];\n"
-    "        if (P::BIAS) q += get(bias[(m + j) * P::BS]);\n"
-    "        if (P::RES) q += get(residual[n * P::RN + (m + j) * P::RM + a * P::R1 + (b + r) * P::R2]);\n"
-    "        if (P::CLAMP) q = q < P::least() ? P::least() : q > P::most() ? P::most() : q;\n"
-    "        put(to[j], q);\n"
-    "        if (!KEEP) o[((i64)n * C + m + j) * (O1 * O2) + a * O2 + b + r] = to[j];\n"
-    "      }\n"
-    "      if (KEEP) vput<8>(o + at * C + m, to);\n"
-    "    }\n"
+    "    UNROLL for (int r = 0; r < R; r++) if (b + r < O2) depth_put<P, E, KEEP>(sum[r], bias, residual, o, n, m, a, "
+    "b "
+    "+ r);\n"
     "  }\n"
     "}\n";
 
+static const char conv_depth_down_text[] =
+    "// As conv_depth_rows, of few taps, which a thread keeps: it goes down SEGMENT lines of the result, takes each "
+    "line "
+    "of x once, two ahead, and adds it to all lines of the result that it meets, of which NR are begun.\n"
+    "template <class P, int R, int OB, int SEGMENT, bool KEEP> M void conv_depth_down(const typename P::T *x, const "
+    "typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { E = 4, I1 = P::I1, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S1 = P::S1, C = P::GROUPS, ACROSS = "
+    "(C / E + OB - 1) / OB, STRIPS = (O2 + R - 1) / R, PARTS = (O1 + SEGMENT - 1) / SEGMENT, ALL = P::IMAGES * PARTS * "
+    "STRIPS, EACH = 256 / OB, NR = (K1 + S1 - 1) / S1, PERIOD = NR * S1, LINES = (SEGMENT - 1) * S1 + K1 };\n"
+    "  const int t = threadIdx.x, s = blockIdx.x / ACROSS * EACH + t / OB, m = (blockIdx.x % ACROSS * OB + t % OB) * "
+    "E, "
+    "b = s % STRIPS * R, a = s / STRIPS % PARTS * SEGMENT, n = s / (STRIPS * PARTS), x0 = b * (int)P::S2 - "
+    "(int)P::B2, y0 = a * S1 - (int)P::B1;\n"
+    "  if (s >= ALL || m >= C) return;\n"
+    "  float taps[K1 * K2][E], sum[NR][R][E] = {};\n"
+    "  UNROLL for (int k = 0; k < K1 * K2; k++) UNROLL for (int j = 0; j < E; j++) taps[k][j] = conv_weight<P>(w, m + "
+    "j, 0, 0, k);\n"
+    "  const T *from = x + n * P::XN + y0 * P::X1 + m;\n"
+    "  depth_line<P, E, R> now, next, third;\n"
+    "  if (y0 >= 0 && y0 < I1) next.take(from, x0);\n"
+    "  from += P::X1;\n"
+    "  if (LINES > 1 && y0 + 1 >= 0 && y0 + 1 < I1) third.take(from, x0);\n"
+    "  for (int i0 = 0; i0 < LINES; i0 += PERIOD) UNROLL for (int u = 0; u < PERIOD; u++) {\n"
+    "    const int i = i0 + u, y = y0 + i;\n"
+    "    now = next;\n"
+    "    next = third;\n"
+    "    from += P::X1;\n"
+    "    if (i + 2 < LINES && y + 2 >= 0 && y + 2 < I1) third.take(from, x0);\n"
+    "    UNROLL for (int k = 0; k < K1; k++) {\n"
+    "      enum { BACK = PERIOD * K1 };\n"
+    "      if ((u - k + BACK) % S1 != 0) continue;\n"
+    "      if (y >= 0 && y < I1) now.add(sum[(u - k + BACK) / S1 % NR], taps + k * K2);\n"
+    "    }\n"
+    "    if ((u - K1 + 1 + PERIOD * K1) % S1 != 0) continue;\n"
+    "    const int r1 = (i - K1 + 1) / S1, slot = (u - K1 + 1 + PERIOD * K1) / S1 % NR;\n"
+    "    if (i >= K1 - 1 && r1 < SEGMENT && a + r1 < O1)\n"
+    "      UNROLL for (int r = 0; r < R; r++) if (b + r < O2) depth_put<P, E, KEEP>(sum[slot][r], bias, residual, o, "
+    "n, "
+    "m, a + r1, b + r);\n"
+    "    UNROLL for (int r = 0; r < R; r++) UNROLL for (int j = 0; j < E; j++) sum[slot][r][j] = 0.f;\n"
+    "  }\n"
+    "}\n";
+
+/* Places of a line to a thread, so that its registers (two windows, a line's taps, sums) are enough and the
+   instructions of a place few. */
+static int64_t depth_places(int64_t out, int64_t taps, int64_t stride, int64_t dilation, int64_t each) {
+    enum { REGISTERS = 104, MOST = 8 };
+    int64_t best = 1;
+    double least = 1e300;
+    for (int64_t r = 1; r <= MOST; r++) {
+        const int64_t window = (r - 1) * stride + (taps - 1) * dilation + 1;
+        const double cost =
+            (double)blocks_for(out, r) * (double)(each * (r * taps + 2 * window) + taps * each / 2 + 16);
+        if (window * each + (taps + r + 1) * each > REGISTERS && r > 1) break;
+        if (cost < least) least = cost, best = r;
+    }
+    return best;
+}
+
+/* Lines of the result that a thread goes down: long runs begin seldom, many have work for all threads. */
+static int64_t depth_segment(const emit *e, int64_t lines, int64_t taps, int64_t stride, int64_t threads) {
+    int64_t best = 1;
+    double least = 1e300;
+    for (int64_t parts = 1; parts <= lines; parts++) {
+        const int64_t segment = blocks_for(lines, parts),
+                      turns = blocks_for(threads * blocks_for(lines, segment), 512 * emit_processors(e));
+        const double cost = (double)turns * (double)((segment - 1) * stride + taps + 3);
+        if (cost < least) least = cost, best = segment;
+    }
+    return best;
+}
+
+/* Few taps: each line of x is taken once. */
+static void put_depth_down(emit *e, uint32_t node, bool bias, bool residual, uint64_t *out_blocks) {
+    enum { EACH = 4 };
+    const gn_view *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const int64_t *a = attrs_of(e, node), units = out->dims[1] / EACH, wide = units < 16 ? 8 : 32, places = 2,
+                  strips = blocks_for(out->dims[3], places),
+                  segment = depth_segment(e, out->dims[2], w->dims[2], a[4], out->dims[0] * strips * units);
+    put(&e->body, "  conv_depth_down<@_p, %lld, %lld, %lld, %d>(x, w, %s, %s, o);\n", (long long)places,
+        (long long)wide, (long long)segment, lies_as_rows(out), bias ? "bias" : "0", residual ? "residual" : "0");
+    *out_blocks = (uint64_t)(blocks_for(out->dims[0] * strips * blocks_for(out->dims[2], segment), 256 / wide) *
+                             blocks_for(units, wide));
+}
+
 static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
-    enum { WINDOW = 12, TURNS = 4 }; /* places that a thread keeps; blocks to a processor */
+    enum { TURNS = 4, WIDE = 5, FEW = 9 }; /* blocks to a processor; taps of a line of which four channels are kept */
     const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
     if (!depth_fits_rows(e, node) || x->strides[1] != 1 || base_offset(e, input(e, node, 0)) % 16) return false;
     for (int i = 0; i < 4; i++)
         if (i != 1 && (x->strides[i] % 8 || x->strides[i] < 0)) return false;
-    int64_t octets = x->dims[1] / 8, wide = octets < 16 ? 8 : 16, across = blocks_for(octets, wide), places = 4;
-    while (places > 1 && (places - 1) * a[8] + (w->dims[3] - 1) * a[9] + 1 > WINDOW) places /= 2;
-    int64_t all = blocks_for(out->dims[0] * out->dims[2] * blocks_for(out->dims[3], places), 256 / wide),
-            blocks = blocks_for(TURNS * emit_processors(e), across);
+    const int64_t each = w->dims[3] < WIDE ? 8 : 4, units = x->dims[1] / each, wide = units < 16 ? 8 : 128 / each,
+                  across = blocks_for(units, wide), places = depth_places(out->dims[3], w->dims[3], a[8], a[9], each),
+                  all = blocks_for(out->dims[0] * out->dims[2] * blocks_for(out->dims[3], places), 256 / wide),
+                  blocks = blocks_for(TURNS * emit_processors(e), across);
+    const bool together = gn_view_is_dense(w) && base_offset(e, input(e, node, 1)) % 16 == 0;
+    uint64_t grid = (uint64_t)((blocks < all ? blocks : all) * across);
     put_conv(e, node, bias, residual);
     emit_conv_operands(e, node, bias, residual);
-    put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %d>(x, w, %s, %s, o);\n", (long long)places, (long long)wide,
-        lies_as_rows(out), bias ? "bias" : "0", residual ? "residual" : "0");
+    if (w->dims[2] * w->dims[3] <= FEW && a[5] == 1 && a[4] <= 2)
+        put_depth_down(e, node, bias != NULL, residual != NULL, &grid);
+    else
+        put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)each,
+            (long long)places, (long long)wide, together, lies_as_rows(out), bias ? "bias" : "0",
+            residual ? "residual" : "0");
     char name[64];
     snprintf(name, sizeof name, "conv_depth_rows_%s", gn_dtype_name(x->dtype));
     e->bounds = "__launch_bounds__(256, 2)";
-    emit_launch(e, name, (uint64_t)((blocks < all ? blocks : all) * across), 1, 256);
+    emit_launch(e, name, grid, 1, 256);
     return true;
 }
 
@@ -16465,13 +16581,32 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = {
-    shared_text, random_text,      reduction_text, rows_text,           product_text,
-    tensor_text, sample_text,      scatter_text,   along_text,          expert_text,
-    quant_text,  conv_text,        conv_rows_text, conv_depth_text,     conv_depth_rows_text,
-    pool_text,   interpolate_text, recurrent_text, recurrent_back_text, attention_text,
-    page_text,   one_text,         few_text,       solve_text,          NULL
-};
+static const char *const prelude[] = { shared_text,
+                                       random_text,
+                                       reduction_text,
+                                       rows_text,
+                                       product_text,
+                                       tensor_text,
+                                       sample_text,
+                                       scatter_text,
+                                       along_text,
+                                       expert_text,
+                                       quant_text,
+                                       conv_text,
+                                       conv_rows_text,
+                                       conv_depth_text,
+                                       conv_depth_rows_text,
+                                       conv_depth_down_text,
+                                       pool_text,
+                                       interpolate_text,
+                                       recurrent_text,
+                                       recurrent_back_text,
+                                       attention_text,
+                                       page_text,
+                                       one_text,
+                                       few_text,
+                                       solve_text,
+                                       NULL };
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 

@@ -2654,6 +2654,47 @@ static void gradients_by_filters_are_exact(void) {
     }
 }
 
+/* ---- filters of one channel each over rows of channels ---- */
+
+static const struct depth_form {
+    gn_dtype d;
+    int64_t images, channels, height, width, kernel[2];
+    gn_conv_desc how;
+    bool planes; /* the result */
+} depth_forms[] = {
+    { GN_BF16, 3, 384, 14, 14, { 7, 7 }, { .before = { 3, 3 }, .after = { 3, 3 } }, false },
+    { GN_BF16, 2, 136, 7, 9, { 7, 7 }, { .before = { 3, 3 }, .after = { 3, 3 } }, true },
+    { GN_F16, 2, 64, 21, 19, { 3, 3 }, { .before = { 1, 1 }, .after = { 1, 1 } }, false },
+    { GN_BF16, 5, 24, 17, 30, { 3, 3 }, { .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } }, false },
+    { GN_F16, 1, 40, 12, 13, { 5, 5 }, { .stride = { 1, 3 }, .before = { 4, 0 }, .after = { 0, 7 } }, false },
+    { GN_BF16, 2, 72, 11, 8, { 2, 4 }, { .dilation = { 3, 2 }, .before = { 3, 6 }, .after = { 9, 6 } }, true },
+    { GN_BF16, 2, 16, 3, 5, { 7, 3 }, { .before = { 6, 2 }, .after = { 6, 2 } }, false },
+    { GN_F16, 7, 8, 9, 1, { 3, 1 }, { .stride = { 4, 1 }, .before = { 2, 0 }, .after = { 8, 0 } }, false },
+    { GN_BF16, 2, 520, 10, 28, { 1, 7 }, { .before = { 0, 3 }, .after = { 0, 3 } }, false },
+};
+
+static gn_tensor build_depth_rows(gn_ctx *g, const job *j, void **data) {
+    const struct depth_form *f = &depth_forms[j->form];
+    gn_conv_desc how = f->how;
+    how.groups = f->channels;
+    gn_tensor x = gn_permute(gn_data(g, f->d, GN_SHAPE(f->images, f->height, f->width, f->channels), data[0]),
+                             GN_AXES(0, 3, 1, 2)),
+              w = gn_data(g, f->d, GN_SHAPE(f->channels, 1, f->kernel[0], f->kernel[1]), data[1]),
+              y = gn_conv(x, w, GN_NONE, &how);
+    return f->planes ? y : gn_permute(y, GN_AXES(0, 2, 3, 1));
+}
+
+static void filters_of_one_channel_are_exact(void) {
+    for (int i = 0; i < TEST_COUNT(depth_forms); i++) {
+        const struct depth_form *f = &depth_forms[i];
+        const job j = { .d = f->d, .a = f->channels, .b = f->height, .c = f->kernel[0], .e = f->kernel[1], .form = i };
+        void *data[] = { random_signs(f->d, f->images * f->channels * f->height * f->width),
+                         random_signs(f->d, f->channels * f->kernel[0] * f->kernel[1]) };
+        compare("filters of one channel", build_depth_rows, &j, data, 0);
+        for (int k = 0; k < 2; k++) free(data[k]);
+    }
+}
+
 /* c images of a channels, side b: between convs of one tap, filters of one channel each, some past a residual. */
 static gn_tensor build_depthwise(gn_ctx *g, const job *j, void **data) {
     const gn_conv_desc plain = { 0 };
@@ -2890,6 +2931,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(convs_of_few_channels_agree_with_the_cpu),
     TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
     TEST_ENTRY(gradients_by_filters_are_exact),
+    TEST_ENTRY(filters_of_one_channel_are_exact),
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
