@@ -3281,11 +3281,15 @@ static bool is_row_reduction(const emit *e, const row_group *g) {
     return reductions == 1;
 }
 
-/* Where blocks share a long row: parts so short that what several of them keep fits an SM, and so many at most that all
-   blocks take their turn in few waves. One reduction alone has no use for it. */
-static void row_order_of_cluster(const row_kernel *k, row_order *w) {
+/* Of long rows eight elements are taken at once, 16 bytes where memory has 16 bits, and blocks share them: parts so
+   short that what several of them keep fits an SM, and so many at most that all blocks take their turn in few waves.
+   One reduction alone has no use for it. */
+static void row_order_of_long(const row_kernel *k, row_order *w) {
     const int64_t n = k->g->n, rows = k->e->invariant ? 1 : k->g->rows;
-    if (!emit_has_clusters(k->e) || !rows_run_along(k->g) || n <= ROW_WIDEST || is_row_reduction(k->e, k->g)) return;
+    const bool wide = w->vector == 4 && n % 8 == 0;
+    if (!rows_run_along(k->g) || n <= ROW_WIDEST || is_row_reduction(k->e, k->g)) return;
+    if (wide && w->parts == 1) w->vector = 8;
+    if (!emit_has_clusters(k->e)) return;
     if (w->parts == 1 && rows >= 4 * emit_processors(k->e)) return; /* a block for each fills the device */
     int64_t parts = n / ROW_PART;
     if (parts > 2) parts -= parts % 2; /* blocks that have two each have nothing idle */
@@ -3293,7 +3297,7 @@ static void row_order_of_cluster(const row_kernel *k, row_order *w) {
     if (parts * rows > ROW_BLOCKS) parts = ROW_BLOCKS / rows;
     if (parts < w->parts) parts = w->parts;
     if (parts < 2) return;
-    if (w->vector == 4 && n % 8 == 0) w->vector = 8; /* 16 bytes where memory has 16 bits: fewer places reckoned */
+    if (wide) w->vector = 8;
     w->span = blocks_for(blocks_for(n, parts), w->vector) * w->vector;
     w->parts = blocks_for(n, w->span);
 }
@@ -3306,7 +3310,7 @@ static row_order row_order_of(const row_kernel *k) {
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
-    row_order_of_cluster(k, &w);
+    row_order_of_long(k, &w);
     bool norms = w.parts > ROW_PARTS;
     for (uint32_t m = 0; m < k->g->n_steps; m++) norms = norms && (!row_summed(k->e, k->g, m) || k->g->steps[m].full);
     if (norms) {
@@ -15560,6 +15564,49 @@ static bool fuse_attentions(emit *e, const readers *r) {
     return ok;
 }
 
+/* What one step alone widens from 16 bits, in the order of memory: for loops it is the same to read that. NULL: not so. */
+static const gn_load *widened(const emit *e, const readers *r, uint32_t i) {
+    const gn_kernel_step *s = &e->layout->steps[i];
+    const gn_instr *in = &e->layout->instrs[s->instr];
+    const gn_load *from = &e->layout->loads[s->load];
+    const gn_lay *lay = &e->layout->lay[s->node];
+    bool is = s->n_instrs == 1 && s->n_loads == 1 && in->op == GN_OP_CAST && in->out_dtype == GN_F32 &&
+              !from->constant && types[from->dtype].bytes == 2 && types[from->dtype].real && !r->held[s->node] &&
+              lay->place == GN_PLACE_BLOCK && gn_view_is_dense(&lay->view) && gn_view_is_dense(&from->view) &&
+              is_never_appended(e, from->base);
+    return is && in->in_dtype == from->dtype ? from : NULL;
+}
+
+/* Values that only loops read are not widened by a kernel of their own, whose result they would read. */
+static void fuse_widened(emit *e, const readers *r) {
+    gn_layout *l = e->layout;
+    for (uint32_t i = 0; i < l->n_steps; i++) {
+        const uint32_t node = l->steps[i].node;
+        const gn_load *from = widened(e, r, i);
+        uint32_t seen = 0;
+        for (uint32_t t = i + 1; from && t < l->n_steps; t++)
+            for (uint32_t k = 0; l->steps[t].n_instrs && k < l->steps[t].n_loads; k++) {
+                const gn_load *d = &l->loads[l->steps[t].load + k];
+                seen += !d->constant && d->base == node;
+            }
+        if (!from || !seen || seen != r->reads[node]) continue;
+        for (uint32_t t = i + 1; t < l->n_steps; t++)
+            for (uint32_t k = 0; l->steps[t].n_instrs && k < l->steps[t].n_loads; k++) {
+                gn_load *d = &l->loads[l->steps[t].load + k];
+                if (d->constant || d->base != node) continue;
+                d->base = from->base;
+                d->dtype = d->view.dtype = from->dtype;
+                d->view.offset += from->view.offset;
+                keep_until(e, d->base, l->steps[t].node);
+            }
+        r->reads[from->base] += seen - 1;
+        r->reads[node] = 0;
+        fuse_in(e, i, i);
+        l->lay[node].kernel = false;
+        l->lay[node].place = GN_PLACE_NONE;
+    }
+}
+
 /* Embeddings that one loop alone reads, element by element, from a constant table. */
 static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
@@ -16479,6 +16526,7 @@ static bool fuse_steps(emit *e) {
     e->runs = (uint32_t *)alloc_zero(n * sizeof *e->runs);
     bool ok = e->runs && w.of && w.open && readers_init(&r, e);
     for (uint32_t i = 0; ok && i < n; i++) e->runs[i] = i;
+    if (ok) fuse_widened(e, &r);
     ok = ok && fuse_attentions(e, &r);
     if (ok && fuse_by_step(e, &r)) {
         ok = fuse_reductions(e, &r, w.of);

@@ -2596,6 +2596,41 @@ static void convs_around_pools_agree_with_the_cpu(void) {
     }
 }
 
+/* ---- what is read as it lies ---- */
+
+/* A norm in f32 of x, scale and shift in 16 bits: none of them is widened by a kernel of its own. */
+static void values_of_16_bits_are_widened_where_they_are_read(void) {
+    enum { N = 2, C = 8, SIDE = 12, ALL = N * C * SIDE * SIDE };
+    if (compiles_only) {
+        test_skip("kernels are compiled, not run");
+        return;
+    }
+    void *data[3] = { random_bytes(GN_BF16, ALL, 1), random_bytes(GN_BF16, C, 1), random_bytes(GN_BF16, C, 1) };
+    static uint16_t out[2][ALL];
+    uint64_t kernels = 0;
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *g = k ? gpu : cpu;
+        gn_stats before, after;
+        gn_tensor in[3];
+        for (int i = 0; i < 3; i++) in[i] = gn_data(g, GN_BF16, i ? GN_SHAPE(C) : GN_SHAPE(N, C, SIDE, SIDE), data[i]);
+        gn_tensor y = gn_group_norm(in[0], 2, in[1], in[2], 1e-5);
+        gn_get_stats(g, &before);
+        CHECK_RESULT(gn_read(y, out[k], sizeof out[k]), GN_OK);
+        gn_get_stats(g, &after);
+        gn_step(g);
+        kernels = after.kernels_run - before.kernels_run;
+    }
+    CHECK(kernels == 1);
+    for (int i = 0; i < ALL; i++)
+        if (fabs(element(GN_BF16, out[0], i) - element(GN_BF16, out[1], i)) >
+            0.02 * (1 + fabs(element(GN_BF16, out[0], i)))) {
+            test_fail(__FILE__, __LINE__, "element %d is %g, not %g", i, element(GN_BF16, out[1], i),
+                      element(GN_BF16, out[0], i));
+            break;
+        }
+    for (int i = 0; i < 3; i++) free(data[i]);
+}
+
 /* ---- gradients of convolutions by their filters ---- */
 
 static const struct back_form {
@@ -2930,6 +2965,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(convs_with_residuals_agree_with_the_cpu),
     TEST_ENTRY(convs_of_few_channels_agree_with_the_cpu),
     TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
+    TEST_ENTRY(values_of_16_bits_are_widened_where_they_are_read),
     TEST_ENTRY(gradients_by_filters_are_exact),
     TEST_ENTRY(filters_of_one_channel_are_exact),
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
