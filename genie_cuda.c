@@ -10433,18 +10433,27 @@ static const char conv_depth_rows_text[] =
     "  enum { I1 = P::I1, I2 = P::I2, K2 = P::K2, S2 = P::S2, DL2 = P::DL2, WINDOW = (R - 1) * S2 + (K2 - 1) * DL2 + 1 "
     "};\n"
     "  typedef typename P::T T;\n"
-    "  T in[WINDOW][E];\n"
+    "  u32 in[WINDOW][E / 2];                // pairs, which are taken apart when they are used\n"
     "  M void take(const T *from, int x0) {\n"
     "    UNROLL for (int c = 0; c < WINDOW; c++) {\n"
-    "      UNROLL for (int j = 0; j < E; j++) in[c][j] = T();\n"
-    "      if (x0 + c >= 0 && x0 + c < I2) vget<E>(in[c], from + (x0 + c) * P::X2);\n"
+    "      UNROLL for (int j = 0; j < E / 2; j++) in[c][j] = 0;\n"
+    "      if (x0 + c >= 0 && x0 + c < I2) vload<E / 2>(in[c], (const u32 *)(from + (x0 + c) * P::X2));\n"
     "    }\n"
     "  }\n"
     "  M void add(float (*sum)[E], const float (*by)[E]) const {\n"
-    "    UNROLL for (int c = 0; c < WINDOW; c++) UNROLL for (int l = 0; l < K2; l++) {\n"
-    "      const int r = (c - l * DL2) / S2;\n"
-    "      if (c < l * DL2 || r >= R || r * S2 + l * DL2 != c) continue;\n"
-    "      UNROLL for (int j = 0; j < E; j++) sum[r][j] = fmaf(by[l][j], get(in[c][j]), sum[r][j]);\n"
+    "    UNROLL for (int c = 0; c < WINDOW; c++) {\n"
+    "      float v[E];\n"
+    "      UNROLL for (int j = 0; j < E; j += 2) {\n"
+    "        union { u32 w; T e[2]; } pair;\n"
+    "        pair.w = in[c][j / 2];\n"
+    "        v[j] = get(pair.e[0]);\n"
+    "        v[j + 1] = get(pair.e[1]);\n"
+    "      }\n"
+    "      UNROLL for (int l = 0; l < K2; l++) {\n"
+    "        const int r = (c - l * DL2) / S2;\n"
+    "        if (c < l * DL2 || r >= R || r * S2 + l * DL2 != c) continue;\n"
+    "        UNROLL for (int j = 0; j < E; j++) sum[r][j] = fmaf(by[l][j], v[j], sum[r][j]);\n"
+    "      }\n"
     "    }\n"
     "  }\n"
     "};\n"
@@ -10506,48 +10515,69 @@ static const char conv_depth_rows_text[] =
     "}\n";
 
 static const char conv_depth_down_text[] =
-    "// As conv_depth_rows, of few taps, which a thread keeps: it goes down SEGMENT lines of the result, takes each "
-    "line "
-    "of x once, two ahead, and adds it to all lines of the result that it meets, of which NR are begun.\n"
-    "template <class P, int R, int OB, int SEGMENT, bool KEEP> M void conv_depth_down(const typename P::T *x, const "
-    "typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
-    "  typedef typename P::T T;\n"
-    "  enum { E = 4, I1 = P::I1, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S1 = P::S1, C = P::GROUPS, ACROSS = "
-    "(C / E + OB - 1) / OB, STRIPS = (O2 + R - 1) / R, PARTS = (O1 + SEGMENT - 1) / SEGMENT, ALL = P::IMAGES * PARTS * "
-    "STRIPS, EACH = 256 / OB, NR = (K1 + S1 - 1) / S1, PERIOD = NR * S1, LINES = (SEGMENT - 1) * S1 + K1 };\n"
-    "  const int t = threadIdx.x, s = blockIdx.x / ACROSS * EACH + t / OB, m = (blockIdx.x % ACROSS * OB + t % OB) * "
-    "E, "
-    "b = s % STRIPS * R, a = s / STRIPS % PARTS * SEGMENT, n = s / (STRIPS * PARTS), x0 = b * (int)P::S2 - "
-    "(int)P::B2, y0 = a * S1 - (int)P::B1;\n"
-    "  if (s >= ALL || m >= C) return;\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "// As conv_depth_rows, of few taps, which a thread keeps: a block goes down SEGMENT lines of the result, STRIPS "
+    "times "
+    "R places wide. Lines of x come to shared memory, DEEP of them on their way or in use, and each is added to all "
+    "lines of the result that it meets, of which NR are begun.\n"
+    "template <class P, int R, int OB, int STRIPS, int SEGMENT, int DEEP, bool KEEP> M void conv_depth_down(const "
+    "typename P::T *x, const typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T "
+    "*o) {\n"
+    "  typedef depth_line<P, 4, R> line_of;\n"
+    "  enum { E = 4, I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S1 = P::S1, C = "
+    "P::GROUPS, "
+    "ACROSS = (C / E + OB - 1) / OB, BANDS = (O2 + STRIPS * R - 1) / (STRIPS * R), PARTS = (O1 + SEGMENT - 1) / "
+    "SEGMENT, NR = (K1 + S1 - 1) / S1, PERIOD = NR * S1, LINES = (SEGMENT - 1) * S1 + K1, WIDTH = (STRIPS * R - 1) * "
+    "P::S2 + (K2 - 1) * P::DL2 + 1, EACH = OB * E / 8, PIECES = WIDTH * EACH };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int t = threadIdx.x, left = blockIdx.x % ACROSS * OB * E, m = left + t % OB * E, band = blockIdx.x / "
+    "ACROSS "
+    "% BANDS * (STRIPS * R), b = band + t / OB * R, a = blockIdx.x / (ACROSS * BANDS) % PARTS * SEGMENT, n = "
+    "blockIdx.x "
+    "/ (ACROSS * BANDS * PARTS), x0 = band * (int)P::S2 - (int)P::B2, y0 = a * S1 - (int)P::B1;\n"
     "  float taps[K1 * K2][E], sum[NR][R][E] = {};\n"
-    "  UNROLL for (int k = 0; k < K1 * K2; k++) UNROLL for (int j = 0; j < E; j++) taps[k][j] = conv_weight<P>(w, m + "
-    "j, 0, 0, k);\n"
-    "  const T *from = x + n * P::XN + y0 * P::X1 + m;\n"
-    "  depth_line<P, E, R> now, next, third;\n"
-    "  if (y0 >= 0 && y0 < I1) next.take(from, x0);\n"
-    "  from += P::X1;\n"
-    "  if (LINES > 1 && y0 + 1 >= 0 && y0 + 1 < I1) third.take(from, x0);\n"
+    "  x += n * P::XN + left;\n"
+    "  auto fetch = [&](int i) {\n"
+    "    const int y = y0 + i;\n"
+    "    const bool is = i < LINES && y >= 0 && y < I1;\n"
+    "    UNROLL for (int q = 0; q < PIECES; q += OB * STRIPS) {\n"
+    "      const int at = q + t, c = x0 + at / EACH, piece = at % EACH * 8;\n"
+    "      const bool in = is && c >= 0 && c < I2 && left + piece < C;\n"
+    "      if (PIECES % (OB * STRIPS) == 0 || at < PIECES) copy16(base + (i % DEEP * PIECES + at) * 16, in ? x + (y * "
+    "(int)P::X1 + c * (int)P::X2 + piece) : x, in ? 16 : 0);\n"
+    "    }\n"
+    "    copy_commit();\n"
+    "  };\n"
+    "  UNROLL for (int i = 0; i < DEEP - 1; i++) fetch(i);\n"
+    "  UNROLL for (int k = 0; k < K1 * K2; k++) UNROLL for (int j = 0; j < E; j++) taps[k][j] = m < C ? "
+    "conv_weight<P>(w, "
+    "m + j, 0, 0, k) : 0.f;\n"
     "  for (int i0 = 0; i0 < LINES; i0 += PERIOD) UNROLL for (int u = 0; u < PERIOD; u++) {\n"
     "    const int i = i0 + u, y = y0 + i;\n"
-    "    now = next;\n"
-    "    next = third;\n"
-    "    from += P::X1;\n"
-    "    if (i + 2 < LINES && y + 2 >= 0 && y + 2 < I1) third.take(from, x0);\n"
-    "    UNROLL for (int k = 0; k < K1; k++) {\n"
-    "      enum { BACK = PERIOD * K1 };\n"
-    "      if ((u - k + BACK) % S1 != 0) continue;\n"
-    "      if (y >= 0 && y < I1) now.add(sum[(u - k + BACK) / S1 % NR], taps + k * K2);\n"
+    "    copy_wait<DEEP - 2>();\n"
+    "    __syncthreads();\n"
+    "    fetch(i + DEEP - 1);\n"
+    "    if (y >= 0 && y < I1) {\n"
+    "      line_of now;\n"
+    "      const u32 *from = (const u32 *)(memory + (i % DEEP * PIECES + t / OB * (R * P::S2) * EACH) * 16) + t % OB * "
+    "2;\n"
+    "      UNROLL for (int c = 0; c < line_of::WINDOW; c++) vload<2>(now.in[c], from + c * (OB * 2));\n"
+    "      UNROLL for (int k = 0; k < K1; k++) {\n"
+    "        enum { BACK = PERIOD * K1 };\n"
+    "        if ((u - k + BACK) % S1 == 0) now.add(sum[(u - k + BACK) / S1 % NR], taps + k * K2);\n"
+    "      }\n"
     "    }\n"
     "    if ((u - K1 + 1 + PERIOD * K1) % S1 != 0) continue;\n"
     "    const int r1 = (i - K1 + 1) / S1, slot = (u - K1 + 1 + PERIOD * K1) / S1 % NR;\n"
-    "    if (i >= K1 - 1 && r1 < SEGMENT && a + r1 < O1)\n"
+    "    if (i >= K1 - 1 && r1 < SEGMENT && a + r1 < O1 && m < C)\n"
     "      UNROLL for (int r = 0; r < R; r++) if (b + r < O2) depth_put<P, E, KEEP>(sum[slot][r], bias, residual, o, "
     "n, "
     "m, a + r1, b + r);\n"
     "    UNROLL for (int r = 0; r < R; r++) UNROLL for (int j = 0; j < E; j++) sum[slot][r][j] = 0.f;\n"
     "  }\n"
-    "}\n";
+    "}\n"
+    "#endif\n";
 
 /* Places of a line to a thread, so that its registers (two windows, a line's taps, sums) are enough and the
    instructions of a place few. */
@@ -10565,34 +10595,40 @@ static int64_t depth_places(int64_t out, int64_t taps, int64_t stride, int64_t d
     return best;
 }
 
-/* Lines of the result that a thread goes down: long runs begin seldom, many have work for all threads. */
-static int64_t depth_segment(const emit *e, int64_t lines, int64_t taps, int64_t stride, int64_t threads) {
-    int64_t best = 1;
-    double least = 1e300;
-    for (int64_t parts = 1; parts <= lines; parts++) {
-        const int64_t segment = blocks_for(lines, parts),
-                      turns = blocks_for(threads * blocks_for(lines, segment), 512 * emit_processors(e));
-        const double cost = (double)turns * (double)((segment - 1) * stride + taps + 3);
-        if (cost < least) least = cost, best = segment;
-    }
-    return best;
-}
-
-/* Few taps: each line of x is taken once. */
-static void put_depth_down(emit *e, uint32_t node, bool bias, bool residual, uint64_t *out_blocks) {
-    enum { EACH = 4 };
+/* Few taps: lines of x come to shared memory once. A block goes down so many lines that it begins seldom and all
+   processors have work. */
+static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    enum { EACH = 4, PLACES = 2, DEEP = 6, TAPS = 9, BLOCKS = 2 };
     const gn_view *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
-    const int64_t *a = attrs_of(e, node), units = out->dims[1] / EACH, wide = units < 16 ? 8 : 32, places = 2,
-                  strips = blocks_for(out->dims[3], places),
-                  segment = depth_segment(e, out->dims[2], w->dims[2], a[4], out->dims[0] * strips * units);
-    put(&e->body, "  conv_depth_down<@_p, %lld, %lld, %lld, %d>(x, w, %s, %s, o);\n", (long long)places,
-        (long long)wide, (long long)segment, lies_as_rows(out), bias ? "bias" : "0", residual ? "residual" : "0");
-    *out_blocks = (uint64_t)(blocks_for(out->dims[0] * strips * blocks_for(out->dims[2], segment), 256 / wide) *
-                             blocks_for(units, wide));
+    const int64_t *a = attrs_of(e, node), units = out->dims[1] / EACH, wide = units < 16 ? 8 : 32, lines = out->dims[2],
+                  all = blocks_for(out->dims[3], PLACES), most = 256 / wide,
+                  strips = blocks_for(all, blocks_for(all, most)),
+                  width = (strips * PLACES - 1) * a[8] + (w->dims[3] - 1) * a[9] + 1,
+                  others = out->dims[0] * blocks_for(all, strips) * blocks_for(units, wide);
+    int64_t segment = lines;
+    double least = 1e300;
+    if (w->dims[2] * w->dims[3] > TAPS || a[5] != 1 || a[4] > 2 || !emit_has_async_copies(e)) return false;
+    for (int64_t parts = 1; parts <= lines; parts++) {
+        const int64_t each = blocks_for(lines, parts), blocks = others * blocks_for(lines, each);
+        const double turns = (double)blocks_for(blocks, BLOCKS * emit_processors(e)),
+                     cost = turns * (double)((each - 1) * a[4] + w->dims[2] + DEEP);
+        if (cost < least) least = cost, segment = each;
+    }
+    put_conv(e, node, bias, residual);
+    emit_conv_operands(e, node, bias, residual);
+    put(&e->body, "  conv_depth_down<@_p, %d, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", PLACES, (long long)wide,
+        (long long)strips, (long long)segment, DEEP, lies_as_rows(out), bias ? "bias" : "0",
+        residual ? "residual" : "0");
+    char name[64];
+    snprintf(name, sizeof name, "conv_depth_down_%s", gn_dtype_name(out->dtype));
+    e->bounds = "__launch_bounds__(256, 2)";
+    emit_launch_shared(e, name, (uint64_t)(others * blocks_for(lines, segment)), 1, (uint32_t)(wide * strips),
+                       (uint32_t)(DEEP * width * wide * EACH * 2));
+    return true;
 }
 
 static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
-    enum { TURNS = 4, WIDE = 5, FEW = 9 }; /* blocks to a processor; taps of a line of which four channels are kept */
+    enum { TURNS = 4, WIDE = 5 }; /* blocks to a processor; taps of a line of which four channels are kept */
     const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
     if (!depth_fits_rows(e, node) || x->strides[1] != 1 || base_offset(e, input(e, node, 0)) % 16) return false;
@@ -10603,19 +10639,16 @@ static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, co
                   all = blocks_for(out->dims[0] * out->dims[2] * blocks_for(out->dims[3], places), 256 / wide),
                   blocks = blocks_for(TURNS * emit_processors(e), across);
     const bool together = gn_view_is_dense(w) && base_offset(e, input(e, node, 1)) % 16 == 0;
-    uint64_t grid = (uint64_t)((blocks < all ? blocks : all) * across);
+    if (emit_conv_depth_down(e, node, bias, residual)) return true;
     put_conv(e, node, bias, residual);
     emit_conv_operands(e, node, bias, residual);
-    if (w->dims[2] * w->dims[3] <= FEW && a[5] == 1 && a[4] <= 2)
-        put_depth_down(e, node, bias != NULL, residual != NULL, &grid);
-    else
-        put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)each,
-            (long long)places, (long long)wide, together, lies_as_rows(out), bias ? "bias" : "0",
-            residual ? "residual" : "0");
+    put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)each,
+        (long long)places, (long long)wide, together, lies_as_rows(out), bias ? "bias" : "0",
+        residual ? "residual" : "0");
     char name[64];
     snprintf(name, sizeof name, "conv_depth_rows_%s", gn_dtype_name(x->dtype));
     e->bounds = "__launch_bounds__(256, 2)";
-    emit_launch(e, name, grid, 1, 256);
+    emit_launch(e, name, (uint64_t)((blocks < all ? blocks : all) * across), 1, 256);
     return true;
 }
 
