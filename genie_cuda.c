@@ -10587,50 +10587,80 @@ static const char pool_text[] =
     "};\n"
     "// How far from the begin of a window its first element of x lies.\n"
     "D int pool_skipped(int begin, int step) { return begin < 0 ? (step - 1 - begin) / step * step : 0; }\n"
-    "// Of a window's elements in shared memory the first largest, and where in the window it lies.\n"
-    "template <class P> M int pool_first(const typename P::T *s, int u, int w, int z, typename P::C &best) {\n"
-    "  enum { K0 = P::K0, K1 = P::K1, K2 = P::K2, R1 = P::R1, R2 = P::R2 };\n"
-    "  const typename P::C none = (typename P::C)gn_f64(0xfff0000000000000ull);\n"
-    "  int at = 0;\n"
-    "  best = get(s[0]);\n"
-    "  UNROLL for (int k = 1; k < K0 * K1 * K2; k++) {\n"
-    "    const int d0 = k / (K1 * K2) * (int)P::DL0, d1 = k / K2 % K1 * (int)P::DL1, d2 = k % K2 * (int)P::DL2;\n"
-    "    const typename P::C v = get(s[(d0 * (int)P::E1 + d1) * (int)P::PITCH + d2]);\n"
-    "    if (!(v <= best) && best == best) { best = v; at = (d0 * R1 + d1) * R2 + d2; }\n"
+    "// Of the elements of TALL windows one above another, which share rows, in shared memory the first largest "
+    "of each, and where in its window that lies; (u, w, z) is the first window.\n"
+    "template <class P> M void pool_first(const typename P::T *s, int u, int w, int z, typename P::C *best, int "
+    "*at) {\n"
+    "  typedef typename P::C C;\n"
+    "  enum { K0 = P::K0, K1 = P::K1, K2 = P::K2, DL1 = P::DL1, S1 = P::S1, R1 = P::R1, R2 = P::R2, TALL = "
+    "P::TALL, ROWS = (TALL - 1) * S1 + R1 };\n"
+    "  const C none = (C)gn_f64(0xfff0000000000000ull);\n"
+    "  UNROLL for (int k = 0; k < K0 * ROWS; k++) {\n"
+    "    const int d0 = k / ROWS * (int)P::DL0, d1 = k % ROWS;\n"
+    "    const typename P::T *row = s + (d0 * (int)P::E1 + d1) * (int)P::PITCH;\n"
+    "    C most = get(row[0]);\n"
+    "    int where = (d0 * R1 + d1) * R2;\n"
+    "    UNROLL for (int d2 = (int)P::DL2; d2 < R2; d2 += (int)P::DL2) {\n"
+    "      const C v = get(row[d2]);\n"
+    "      if (!(v <= most) && most == most) { most = v; where = (d0 * R1 + d1) * R2 + d2; }\n"
+    "    }\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) {\n"
+    "      const int t = d1 - q * S1;\n"
+    "      if (t < 0 || t >= R1 || t % DL1) continue;\n"
+    "      if (k == q * S1 || (!(most <= best[q]) && best[q] == best[q])) { best[q] = most; at[q] = where; }\n"
+    "    }\n"
     "  }\n"
-    "  // all are alike, those around x too\n"
-    "  if (best == none) at = (pool_skipped(u * (int)P::S0 - (int)P::B0, P::DL0) * R1 + pool_skipped(w * "
-    "(int)P::S1 - (int)P::B1, P::DL1)) * R2 + pool_skipped(z * (int)P::S2 - (int)P::B2, P::DL2);\n"
-    "  return at;\n"
+    "  bool alike = false;\n"
+    "  UNROLL for (int q = 0; q < TALL; q++) {\n"
+    "    at[q] -= q * S1 * R2;\n"
+    "    alike = alike || best[q] == none;\n"
+    "  }\n"
+    "  if (alike) { // what stands around x is not larger\n"
+    "    const int d0 = pool_skipped(u * (int)P::S0 - (int)P::B0, P::DL0), d2 = pool_skipped(z * (int)P::S2 - "
+    "(int)P::B2, P::DL2);\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) if (best[q] == none) at[q] = (d0 * R1 + pool_skipped((w + q) * S1 "
+    "- (int)P::B1, P::DL1)) * R2 + d2;\n"
+    "  }\n"
+    "}\n"
+    "// Of sums and averages; TALL is 1.\n"
+    "template <class P> M typename P::C pool_sum(const typename P::T *s, i64 u, i64 w, i64 z) {\n"
+    "  typedef typename P::C C;\n"
+    "  enum { K0 = P::K0, K1 = P::K1, K2 = P::K2 };\n"
+    "  C sum = 0;\n"
+    "  UNROLL for (int k = 0; k < K0 * K1 * K2; k++) sum += get(s[(k / (K1 * K2) * (int)(P::DL0 * P::E1) + k / "
+    "K2 % K1 * (int)P::DL1) * (int)P::PITCH + k % K2 * (int)P::DL2]);\n"
+    "  if (P::KIND == 2) {\n"
+    "    const pool_span f = { u * P::S0 - P::B0, P::K0, P::DL0 }, g = { w * P::S1 - P::B1, P::K1, P::DL1 }, h = "
+    "{ z * P::S2 - P::B2, P::K2, P::DL2 };\n"
+    "    sum /= (C)pool_count<P>(f, P::I0, P::B0, P::A0) * (C)pool_count<P>(g, P::I1, P::B1, P::A1) * "
+    "(C)pool_count<P>(h, P::I2, P::B2, P::A2);\n"
+    "  }\n"
+    "  return sum;\n"
     "}\n"
     "template <class P> M void pool_tiled(const typename P::T *x, typename P::U *y) {\n"
-    "  typedef typename P::C C;\n"
-    "  enum { W0 = P::TILE0, W1 = P::TILE1, W2 = P::TILE2, ALL = P::HERE * W0 * W1 * W2 };\n"
-    "  __shared__ __align__(16) typename P::T s[P::HERE * P::E0 * P::E1 * P::PITCH];\n"
+    "  enum { W0 = P::TILE0, W1 = P::TILE1, W2 = P::TILE2, TALL = P::TALL, HIGH = (W1 + TALL - 1) / TALL, ALL = "
+    "P::HERE * W0 * HIGH * W2, R1 = P::R1, R2 = P::R2 };\n"
+    "  __shared__ __align__(16) typename P::T s[P::STAGED];\n"
     "  const pool_tile<P> t;\n"
     "  t.stage(x, s);\n"
     "  __syncthreads();\n"
     "  for (u32 i = threadIdx.x; i < ALL; i += 256) {\n"
-    "    const int p = pool_digit<W0 * W1 * W2, P::HERE, ALL>(i), u = t.f0 + pool_digit<W1 * W2, W0, ALL>(i), w "
-    "= t.f1 + pool_digit<W2, W1, ALL>(i), z = t.f2 + (int)(i % W2);\n"
-    "    if (t.plane + p >= P::PLANES || u >= P::O0 || w >= P::O1 || z >= P::O2) continue;\n"
-    "    const typename P::T *from = t.window(s, p, u, w, z);\n"
-    "    C sum = 0;\n"
-    "    i64 at = 0;\n"
-    "    if (P::KIND % 3 == 0) {\n"
-    "      const int d = pool_first<P>(from, u, w, z, sum);\n"
-    "      at = ((d / (int)(P::R1 * P::R2) + u * P::S0 - P::B0) * P::I1 + d / (int)P::R2 % (int)P::R1 + w * "
-    "P::S1 - P::B1) * P::I2 + d % (int)P::R2 + z * P::S2 - P::B2;\n"
-    "    } else UNROLL for (int k = 0; k < P::K0 * P::K1 * P::K2; k++) sum += get(from[(k / (int)(P::K1 * P::K2) "
-    "* (int)(P::DL0 * P::E1) + k / (int)P::K2 % (int)P::K1 * (int)P::DL1) * (int)P::PITCH + k % (int)P::K2 * "
-    "(int)P::DL2]);\n"
-    "    if (P::KIND == 2) {\n"
-    "      const pool_span f = { u * P::S0 - P::B0, P::K0, P::DL0 }, g = { w * P::S1 - P::B1, P::K1, P::DL1 }, h "
-    "= { z * P::S2 - P::B2, P::K2, P::DL2 };\n"
-    "      sum /= (C)pool_count<P>(f, P::I0, P::B0, P::A0) * (C)pool_count<P>(g, P::I1, P::B1, P::A1) * "
-    "(C)pool_count<P>(h, P::I2, P::B2, P::A2);\n"
+    "    const int p = pool_digit<W0 * HIGH * W2, P::HERE, ALL>(i), u = t.f0 + pool_digit<HIGH * W2, W0, "
+    "ALL>(i), up = pool_digit<W2, HIGH, ALL>(i) * TALL, z = t.f2 + (int)(i % W2);\n"
+    "    const typename P::T *from = t.window(s, p, u, t.f1 + up, z);\n"
+    "    typename P::C v[TALL];\n"
+    "    int d[TALL];\n"
+    "    if (t.plane + p >= P::PLANES || u >= P::O0 || z >= P::O2) continue;\n"
+    "    if (P::KIND % 3) v[0] = pool_sum<P>(from, u, t.f1 + up, z);\n"
+    "    else pool_first<P>(from, u, t.f1 + up, z, v, d);\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) {\n"
+    "      const int w = t.f1 + up + q;\n"
+    "      i64 at = 0;\n"
+    "      if (up + q >= W1 || w >= P::O1) continue;\n"
+    "      if (P::KIND == 3) at = ((d[q] / (R1 * R2) + u * P::S0 - P::B0) * P::I1 + d[q] / R2 % R1 + w * P::S1 - "
+    "P::B1) * P::I2 + d[q] % R2 + z * P::S2 - P::B2;\n"
+    "      pool_put(y[(((t.plane + p) * (int)P::O0 + u) * (int)P::O1 + w) * (int)P::O2 + z], v[q], at);\n"
     "    }\n"
-    "    pool_put(y[(((t.plane + p) * (int)P::O0 + u) * (int)P::O1 + w) * (int)P::O2 + z], sum, at);\n"
     "  }\n"
     "}\n"
     "// What a window gives, and to which of its elements; 0xffff: to none.\n"
@@ -10647,28 +10677,32 @@ static const char pool_text[] =
     "template <class P> M void pool_back(const typename P::T *x, const typename P::G *src, typename P::G *y) {\n"
     "  typedef typename P::G G;\n"
     "  typedef typename P::H H;\n"
-    "  enum { W0 = P::W0, W1 = P::W1, W2 = P::W2, ALL = P::HERE * W0 * W1 * W2, DEEP = P::DEEP, MANY = P::MANY, "
-    "T0 = P::TILE0, T1 = P::TILE1 / DEEP, T2 = P::TILE2 / MANY, PLACES = P::HERE * T0 * T1 * T2, S0 = P::S0, S1 "
-    "= P::S1, S2 = P::S2, R0 = P::R0, R1 = P::R1, R2 = P::R2, B1 = P::B1, B2 = P::B2 };\n"
+    "  enum { W0 = P::W0, W1 = P::W1, W2 = P::W2, TALL = P::TALL, HIGH = (W1 + TALL - 1) / TALL, ALL = P::HERE * "
+    "W0 * HIGH * W2, DEEP = P::DEEP, MANY = P::MANY, T0 = P::TILE0, T1 = P::TILE1 / DEEP, T2 = P::TILE2 / MANY, "
+    "PLACES = P::HERE * T0 * T1 * T2, S0 = P::S0, S1 = P::S1, S2 = P::S2, R0 = P::R0, R1 = P::R1, R2 = P::R2, B1 "
+    "= P::B1, B2 = P::B2 };\n"
     "  enum { C0 = (R0 + S0 - 1) / S0, C1 = (R1 + S1 - 1) / S1, C2 = (R2 + S2 - 1) / S2, SAME1 = DEEP % S1 == 0, "
     "SAME2 = MANY % S2 == 0 };\n"
-    "  __shared__ __align__(16) typename P::T s[P::HERE * P::E0 * P::E1 * P::PITCH];\n"
-    "  __shared__ pool_given<G> given[ALL];\n"
+    "  __shared__ __align__(16) typename P::T s[P::STAGED];\n"
+    "  __shared__ pool_given<G> given[P::HERE * W0 * W1 * W2];\n"
     "  const pool_tile<P> t;\n"
     "  t.stage(x, s);\n"
     "  __syncthreads();\n"
     "  for (u32 i = threadIdx.x; i < ALL; i += 256) {\n"
-    "    const int p = pool_digit<W0 * W1 * W2, P::HERE, ALL>(i), u = t.f0 + pool_digit<W1 * W2, W0, ALL>(i), w "
-    "= t.f1 + pool_digit<W2, W1, ALL>(i), z = t.f2 + (int)(i % W2);\n"
-    "    pool_given<G> g;\n"
-    "    put(g.v, (H)0);\n"
-    "    g.at = 0xffff;\n"
-    "    if (t.plane + p < P::PLANES && u >= 0 && u < P::O0 && w >= 0 && w < P::O1 && z >= 0 && z < P::O2) {\n"
-    "      typename P::C best;\n"
-    "      g.v = src[P::src(t.plane + p) + ((u * (int)P::O1 + w) * (int)P::O2 + z) * (int)P::SRC];\n"
-    "      g.at = (u16)pool_first<P>(t.window(s, p, u, w, z), u, w, z, best);\n"
+    "    const int p = pool_digit<W0 * HIGH * W2, P::HERE, ALL>(i), u = t.f0 + pool_digit<HIGH * W2, W0, "
+    "ALL>(i), up = pool_digit<W2, HIGH, ALL>(i) * TALL, z = t.f2 + (int)(i % W2), w = t.f1 + up;\n"
+    "    const bool is = t.plane + p < P::PLANES && u >= 0 && u < P::O0 && z >= 0 && z < P::O2;\n"
+    "    pool_given<G> g[TALL];\n"
+    "    typename P::C best[TALL];\n"
+    "    int at[TALL];\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) put(g[q].v, (H)0);\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) if (is && w + q >= 0 && w + q < P::O1) g[q].v = "
+    "src[P::src(t.plane + p) + ((u * (int)P::O1 + w + q) * (int)P::O2 + z) * (int)P::SRC];\n"
+    "    pool_first<P>(t.window(s, p, u, w, z), u, w, z, best, at);\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) {\n"
+    "      g[q].at = is && w + q >= 0 && w + q < P::O1 ? at[q] : 0xffff;\n"
+    "      if (up + q < W1) given[((p * W0 + u - t.f0) * W1 + up + q) * W2 + z - t.f2] = g[q];\n"
     "    }\n"
-    "    given[i] = g;\n"
     "  }\n"
     "  __syncthreads();\n"
     "  for (u32 i = threadIdx.x; i < PLACES; i += 256) {\n"
@@ -10756,17 +10790,17 @@ static void pool_axes_of(const emit *e, uint32_t node, pool_axis *axes) {
 
 /* Of a block of a pool or of its gradient. By axis: how many windows or, of a gradient, places of x (tile, a multiple
    of unit), tiles of one plane, windows over those places, of them before the last one over the first place (lead),
-   elements that they cover (extent). vector: elements that are staged at once; here: planes; deep, many: places of a
-   thread. */
+   elements that they cover (extent). vector: elements that are staged at once; here: planes; tall: windows of a thread
+   that lie one above another; deep, many: its places. */
 typedef struct pool_form {
     pool_axis axes[3];
-    int64_t tile[3], unit[3], tiles[3], windows[3], lead[3], extent[3], pitch, vector, here, deep, many, bytes[2];
+    int64_t tile[3], unit[3], tiles[3], windows[3], lead[3], extent[3], pitch, vector, here, tall, deep, many, bytes[2];
     bool back;
 } pool_form;
 
 /* Shared memory of a block, and what follows from its tile. */
 static double pool_sizes(pool_form *f) {
-    double staged = (double)(f->here * f->bytes[0]), given = (double)(f->here * f->bytes[1] * 2);
+    double staged = (double)f->here, given = (double)(f->here * f->bytes[1] * 2);
     for (int i = 0; i < 3; i++) {
         const pool_axis *a = &f->axes[i];
         const int64_t phase = a->before % a->stride; /* of each tile's first place in the last window over it */
@@ -10777,7 +10811,8 @@ static double pool_sizes(pool_form *f) {
         staged *= (double)(i < 2 ? f->extent[i] : f->pitch);
         given *= (double)f->windows[i];
     }
-    return staged + (f->back ? given : 0);
+    staged += (double)(f->pitch * (f->tall - 1) * f->axes[1].stride); /* the last windows may reach past it */
+    return (double)f->bytes[0] * staged + (f->back ? given : 0);
 }
 
 /* More tiles along the axis where they cost least of what neighbours both read; memory is read along the last. False:
@@ -10820,7 +10855,9 @@ static bool pool_form_of(const emit *e, uint32_t node, int back, pool_form *f) {
     int64_t over = 1;
     double reach = 1;
     if (!gn_view_count(view_of(e, node)) || !pool_is_plain(x, view_of(e, node), attrs_of(e, node))) return false;
-    *f = (pool_form){ .back = back != 0, .here = 1, .bytes = { types[x->dtype].bytes, back }, .unit = { 1, 1, 1 } };
+    *f = (pool_form){
+        .back = back != 0, .here = 1, .tall = 1, .bytes = { types[x->dtype].bytes, back }, .unit = { 1, 1, 1 }
+    };
     pool_axes_of(e, node, f->axes);
     f->vector = 16 / f->bytes[0];
     while (f->vector > 1 && !vectorises(x, base_offset(e, from), f->vector, (int)f->bytes[0])) f->vector /= 2;
@@ -10834,12 +10871,19 @@ static bool pool_form_of(const emit *e, uint32_t node, int back, pool_form *f) {
         if (over > OVER || a->dilation > a->in || (!back && a->stride > a->reach)) return false;
     }
     if (back) pool_places(f);
+    const int64_t kind = attrs_of(e, node)[0];
+    const bool shares = f->axes[1].reach > f->axes[1].stride && f->axes[1].out > 1;
+    if ((kind == GN_POOL_MAX || kind == GN_POOL_INDEX) && shares) f->tall = 2;
     while (pool_sizes(f) > TILE)
         if (!pool_cut(f)) break;
     const int64_t places = f->tile[0] * f->tile[1] * f->tile[2];
     const bool whole = f->tiles[0] * f->tiles[1] * f->tiles[2] == 1;
     while (whole && f->here < planes && f->here * places * 2 <= PLACES && pool_sizes(f) * 2 <= TILE) f->here *= 2;
     return pool_sizes(f) <= MOST && reach < 0xffff;
+}
+
+static int64_t pool_staged(const pool_form *f) {
+    return (f->here * f->extent[0] * f->extent[1] + (f->tall - 1) * f->axes[1].stride) * f->pitch;
 }
 
 /* What pool_text calls P, but for what tiles add; it ends within its constants. */
@@ -10869,8 +10913,9 @@ static void put_pool_tile(emit *e, const pool_form *f) {
         put(&e->types, ", TILE%d = %lldll, N%d = %lldll, W%d = %lldll, L%d = %lldll, E%d = %lldll, R%d = %lldll", i,
             (long long)f->tile[i], i, (long long)f->tiles[i], i, (long long)f->windows[i], i, (long long)f->lead[i], i,
             (long long)f->extent[i], i, (long long)f->axes[i].reach);
-    put(&e->types, ", PITCH = %lldll;\n  enum { BACK = %d, VEC = %lld, HERE = %lld };\n", (long long)f->pitch, f->back,
-        (long long)f->vector, (long long)f->here);
+    put(&e->types, ", PITCH = %lldll, STAGED = %lldll;\n  enum { BACK = %d, VEC = %lld, HERE = %lld, TALL = %lld };\n",
+        (long long)f->pitch, (long long)pool_staged(f), f->back, (long long)f->vector, (long long)f->here,
+        (long long)f->tall);
 }
 
 static uint64_t pool_blocks(const emit *e, uint32_t node, const pool_form *f) {
