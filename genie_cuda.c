@@ -51,7 +51,8 @@
  * axes: rows too long for registers stay in shared memory, and what they take in f32 that was made of 16 bits is
  * computed again rather than stored (row_borrow); attention, called or written
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
- * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
+ * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max; the
+ * gradient of a maximum pool, whose places each look at the windows over them.
  *
  * Few rows. Products of two to 32 rows of 16 bits (beyond eight: by matrices of up to 8 Mi elements) run on tensor
  * cores whose left side is the weight: each weight is read once, straight into registers, and products of the same
@@ -10002,7 +10003,7 @@ static bool conv_rows_at(const emit *e, uint32_t i, conv_rows *c) {
     return true;
 }
 
-/* Windows of few taps, all alike, and no offset or place beyond 2^30. */
+/* Windows of few taps, all alike, and no offset or position beyond 2^30. */
 static bool pool_is_plain(const gn_view *x, const gn_view *out, const int64_t *a) {
     enum { TAPS = 32 };
     const double most = 0x1p30;
@@ -10537,12 +10538,12 @@ static const char pool_text[] =
     "    vput<8>(y + (i64)i * 8, to);\n"
     "  }\n"
     "}\n"
-    "// A block's tile of windows: TILE0 to TILE2 windows of each of HERE planes or, of a gradient (BACK), those "
-    "over as many places. What they cover stands in shared memory: E0 by E1 rows of PITCH elements, with what is "
-    "neutral around x.\n"
     "// The place of i along an axis of N of which each is followed by BELOW, of ALL in all\n"
     "template <u32 BELOW, u32 N, u32 ALL> M int pool_digit(u32 i) { return (int)(N == 1 ? 0 : BELOW * N == ALL ? "
     "i / BELOW : i / BELOW % N); }\n"
+    "// A block's tile of windows: TILE0 to TILE2 windows of each of HERE planes or, of a gradient (BACK), those "
+    "over as many places. What they cover stands in shared memory: E0 by E1 rows of PITCH elements, with what is "
+    "neutral around x.\n"
     "template <class P> struct pool_tile {\n"
     "  typedef typename P::T T;\n"
     "  union word { T e[P::VEC]; typename raw<sizeof(T) * P::VEC>::t w; };\n"

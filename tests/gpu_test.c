@@ -2843,8 +2843,8 @@ static void gradients_of_maximum_pools_have_the_bits_of_the_cpu(void) {
     };
     static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32, GN_F64 };
     for (int i = 0; i < TEST_COUNT(pools); i++)
-        for (int form = 0; form < 6; form++)
-            compare_pool_back(&pools[i], &(job){ .d = dtypes[form < 3 ? 0 : 1 + i % 3], .form = form % 3 });
+        for (int k = 0; k < 4; k++)
+            compare_pool_back(&pools[i], &(job){ .d = dtypes[k < 3 ? 0 : 1 + i % 3], .form = k < 3 ? k : i % 2 });
 }
 
 /* ---- matrices solved by panels: a rows, b right sides, c matrices ---- */
