@@ -51,7 +51,8 @@
  * axes: rows too long for registers stay in shared memory, and what they take in f32 that was made of 16 bits is
  * computed again rather than stored (row_borrow); attention, called or written
  * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
- * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max.
+ * with bias, activation and residual; the norms of a decode step of up to eight rows, its appends and arg max; the
+ * gradient of a maximum pool, whose places each look at the windows over them.
  *
  * Few rows. Products of two to 32 rows of 16 bits (beyond eight: by matrices of up to 8 Mi elements) run on tensor
  * cores whose left side is the weight: each weight is read once, straight into registers, and products of the same
@@ -1887,12 +1888,13 @@ enum { PARAMS_MAX = 400 };
 /* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group
    that this step ends. */
 /* pages: 1 + the step of another append to pages that runs here (it may have another in turn). */
+/* pool: 1 + the step of the positions of a maximum pool that this scatter_add takes, and that of its zeros. */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
    embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
    number of keys of what is there before the plan runs; the attention computes it by itself. beside: 1 + the step where
    this loop runs, with others that have the same. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2], length, beside;
+    uint32_t product, loop, best, append[2], pages, pool[2], rows, vectors, turn[2], made[2], given[2], length, beside;
     struct attention_form *written;
     bool inside, laid; /* laid: the attention `product` leaves its result as this step would copy it */
 } fusion;
@@ -10113,8 +10115,8 @@ static bool pool_is_plain(const gn_view *x, const gn_view *out, const int64_t *a
     enum { TAPS = 32 };
     const double most = 0x1p30;
     double taps = 1;
-    bool is = a[0] != GN_POOL_INDEX && !(a[1] & 4) && is_small(x) && (double)gn_view_count(x) < most &&
-              (double)gn_view_count(out) < most && !always_wide();
+    bool is = !(a[1] & 4) && is_small(x) && (double)gn_view_count(x) < most && (double)gn_view_count(out) < most &&
+              !always_wide();
     for (int i = 0; i < x->rank - 2 && is; i++) {
         const int64_t *w = a + 2 + 5 * i; /* kernel, stride, dilation, before, after */
         taps *= (double)w[0];
@@ -10809,6 +10811,212 @@ static const char pool_text[] =
     "    vput<8>(y + (i64)i * 8, to);\n"
     "  }\n"
     "}\n"
+    "// The place of i along an axis of N of which each is followed by BELOW, of ALL in all\n"
+    "template <u32 BELOW, u32 N, u32 ALL> M int pool_digit(u32 i) { return (int)(N == 1 ? 0 : BELOW * N == ALL ? "
+    "i / BELOW : i / BELOW % N); }\n"
+    "// A block's tile of windows: TILE0 to TILE2 windows of each of HERE planes or, of a gradient (BACK), those "
+    "over as many places. What they cover stands in shared memory: E0 by E1 rows of PITCH elements, with what is "
+    "neutral around x.\n"
+    "template <class P> struct pool_tile {\n"
+    "  typedef typename P::T T;\n"
+    "  union word { T e[P::VEC]; typename raw<sizeof(T) * P::VEC>::t w; };\n"
+    "  int plane, f0, f1, f2, a, b, c;  // the first plane, window and element\n"
+    "  M static int first(int t, int tile, int s, int before, int lead) { return P::BACK ? (t * tile + before) / "
+    "s - lead : t * tile; }\n"
+    "  M static int t0() { return pool_digit<P::N1 * P::N2, P::N0, 0>(blockIdx.x); }\n"
+    "  M static int t1() { return pool_digit<P::N2, P::N1, 0>(blockIdx.x); }\n"
+    "  M static int t2() { return pool_digit<1, P::N2, 0>(blockIdx.x); }\n"
+    "  M pool_tile() {\n"
+    "    plane = (int)(blockIdx.x / (u32)(P::N0 * P::N1 * P::N2)) * (int)P::HERE;\n"
+    "    f0 = first(t0(), P::TILE0, P::S0, P::B0, P::L0);\n"
+    "    f1 = first(t1(), P::TILE1, P::S1, P::B1, P::L1);\n"
+    "    f2 = first(t2(), P::TILE2, P::S2, P::B2, P::L2);\n"
+    "    a = f0 * (int)P::S0 - (int)P::B0;\n"
+    "    b = f1 * (int)P::S1 - (int)P::B1;\n"
+    "    c = (f2 * (int)P::S2 - (int)P::B2) & ~((int)P::VEC - 1);\n"
+    "  }\n"
+    "  M void stage(const T *x, T *s) const {\n"
+    "    enum { VEC = P::VEC, EACH = P::PITCH / VEC, E0 = P::E0, E1 = P::E1, CHANNELS = P::CHANNELS, ALL = "
+    "P::HERE * E0 * E1 * EACH, MANY = 4 };\n"
+    "    word around, v[MANY];\n"
+    "    UNROLL for (int e = 0; e < VEC; e++) put(around.e[e], P::KIND % 3 ? (typename P::C)0 : (typename "
+    "P::C)gn_f64(0xfff0000000000000ull));\n"
+    "    for (int begin = threadIdx.x; begin < ALL; begin += 256 * MANY) {\n"
+    "      UNROLL for (int k = 0; k < MANY; k++) {\n"
+    "        const u32 i = begin + k * 256;\n"
+    "        const int p = plane + pool_digit<E0 * E1 * EACH, P::HERE, ALL>(i), u = a + pool_digit<E1 * EACH, "
+    "E0, ALL>(i), w = b + pool_digit<EACH, E1, ALL>(i), z = c + (int)(i % EACH) * VEC;\n"
+    "        v[k].w = around.w;\n"
+    "        if (i < ALL && p < P::PLANES && u >= 0 && u < P::I0 && w >= 0 && w < P::I1 && z >= 0 && z < P::I2) "
+    "v[k].w = *(const typename raw<sizeof(T) * VEC>::t *)(x + (p / CHANNELS * (int)P::XN + p % CHANNELS * "
+    "(int)P::XC + u * (int)P::X0 + w * (int)P::X1 + z * (int)P::X2));\n"
+    "      }\n"
+    "      UNROLL for (int k = 0; k < MANY; k++) if (begin + k * 256 < ALL) *(typename raw<sizeof(T) * VEC>::t "
+    "*)(s + (begin + k * 256) * VEC) = v[k].w;\n"
+    "    }\n"
+    "  }\n"
+    "  // The first element of window (u, w, z) of plane p of the tile.\n"
+    "  M const T *window(const T *s, int p, int u, int w, int z) const { return s + (((p * (int)P::E0 + (u - f0) "
+    "* (int)P::S0) * (int)P::E1 + (w - f1) * (int)P::S1) * (int)P::PITCH + z * (int)P::S2 - (int)P::B2 - c); }\n"
+    "};\n"
+    "// How far from the begin of a window its first element of x lies.\n"
+    "D int pool_skipped(int begin, int step) { return begin < 0 ? (step - 1 - begin) / step * step : 0; }\n"
+    "// Of the elements of TALL windows one above another, which share rows, in shared memory the first largest "
+    "of each, and where in its window that lies; (u, w, z) is the first window.\n"
+    "template <class P> M void pool_first(const typename P::T *s, int u, int w, int z, typename P::C *best, int "
+    "*at) {\n"
+    "  typedef typename P::C C;\n"
+    "  enum { K0 = P::K0, K1 = P::K1, K2 = P::K2, DL1 = P::DL1, S1 = P::S1, R1 = P::R1, R2 = P::R2, TALL = "
+    "P::TALL, ROWS = (TALL - 1) * S1 + R1 };\n"
+    "  const C none = (C)gn_f64(0xfff0000000000000ull);\n"
+    "  UNROLL for (int k = 0; k < K0 * ROWS; k++) {\n"
+    "    const int d0 = k / ROWS * (int)P::DL0, d1 = k % ROWS;\n"
+    "    const typename P::T *row = s + (d0 * (int)P::E1 + d1) * (int)P::PITCH;\n"
+    "    C most = get(row[0]);\n"
+    "    int where = (d0 * R1 + d1) * R2;\n"
+    "    UNROLL for (int d2 = (int)P::DL2; d2 < R2; d2 += (int)P::DL2) {\n"
+    "      const C v = get(row[d2]);\n"
+    "      if (!(v <= most) && most == most) { most = v; where = (d0 * R1 + d1) * R2 + d2; }\n"
+    "    }\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) {\n"
+    "      const int t = d1 - q * S1;\n"
+    "      if (t < 0 || t >= R1 || t % DL1) continue;\n"
+    "      if (k == q * S1 || (!(most <= best[q]) && best[q] == best[q])) { best[q] = most; at[q] = where; }\n"
+    "    }\n"
+    "  }\n"
+    "  bool alike = false;\n"
+    "  UNROLL for (int q = 0; q < TALL; q++) {\n"
+    "    at[q] -= q * S1 * R2;\n"
+    "    alike = alike || best[q] == none;\n"
+    "  }\n"
+    "  if (alike) { // what stands around x is not larger\n"
+    "    const int d0 = pool_skipped(u * (int)P::S0 - (int)P::B0, P::DL0), d2 = pool_skipped(z * (int)P::S2 - "
+    "(int)P::B2, P::DL2);\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) if (best[q] == none) at[q] = (d0 * R1 + pool_skipped((w + q) * S1 "
+    "- (int)P::B1, P::DL1)) * R2 + d2;\n"
+    "  }\n"
+    "}\n"
+    "// Of sums and averages; TALL is 1.\n"
+    "template <class P> M typename P::C pool_sum(const typename P::T *s, i64 u, i64 w, i64 z) {\n"
+    "  typedef typename P::C C;\n"
+    "  enum { K0 = P::K0, K1 = P::K1, K2 = P::K2 };\n"
+    "  C sum = 0;\n"
+    "  UNROLL for (int k = 0; k < K0 * K1 * K2; k++) sum += get(s[(k / (K1 * K2) * (int)(P::DL0 * P::E1) + k / "
+    "K2 % K1 * (int)P::DL1) * (int)P::PITCH + k % K2 * (int)P::DL2]);\n"
+    "  if (P::KIND == 2) {\n"
+    "    const pool_span f = { u * P::S0 - P::B0, P::K0, P::DL0 }, g = { w * P::S1 - P::B1, P::K1, P::DL1 }, h = "
+    "{ z * P::S2 - P::B2, P::K2, P::DL2 };\n"
+    "    sum /= (C)pool_count<P>(f, P::I0, P::B0, P::A0) * (C)pool_count<P>(g, P::I1, P::B1, P::A1) * "
+    "(C)pool_count<P>(h, P::I2, P::B2, P::A2);\n"
+    "  }\n"
+    "  return sum;\n"
+    "}\n"
+    "template <class P> M void pool_tiled(const typename P::T *x, typename P::U *y) {\n"
+    "  enum { W0 = P::TILE0, W1 = P::TILE1, W2 = P::TILE2, TALL = P::TALL, HIGH = (W1 + TALL - 1) / TALL, ALL = "
+    "P::HERE * W0 * HIGH * W2, R1 = P::R1, R2 = P::R2 };\n"
+    "  __shared__ __align__(16) typename P::T s[P::STAGED];\n"
+    "  const pool_tile<P> t;\n"
+    "  t.stage(x, s);\n"
+    "  __syncthreads();\n"
+    "  for (u32 i = threadIdx.x; i < ALL; i += 256) {\n"
+    "    const int p = pool_digit<W0 * HIGH * W2, P::HERE, ALL>(i), u = t.f0 + pool_digit<HIGH * W2, W0, "
+    "ALL>(i), up = pool_digit<W2, HIGH, ALL>(i) * TALL, z = t.f2 + (int)(i % W2);\n"
+    "    const typename P::T *from = t.window(s, p, u, t.f1 + up, z);\n"
+    "    typename P::C v[TALL];\n"
+    "    int d[TALL];\n"
+    "    if (t.plane + p >= P::PLANES || u >= P::O0 || z >= P::O2) continue;\n"
+    "    if (P::KIND % 3) v[0] = pool_sum<P>(from, u, t.f1 + up, z);\n"
+    "    else pool_first<P>(from, u, t.f1 + up, z, v, d);\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) {\n"
+    "      const int w = t.f1 + up + q;\n"
+    "      i64 at = 0;\n"
+    "      if (up + q >= W1 || w >= P::O1) continue;\n"
+    "      if (P::KIND == 3) at = ((d[q] / (R1 * R2) + u * P::S0 - P::B0) * P::I1 + d[q] / R2 % R1 + w * P::S1 - "
+    "P::B1) * P::I2 + d[q] % R2 + z * P::S2 - P::B2;\n"
+    "      pool_put(y[(((t.plane + p) * (int)P::O0 + u) * (int)P::O1 + w) * (int)P::O2 + z], v[q], at);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// What a window gives, and to which of its elements; 0xffff: to none.\n"
+    "template <class T> struct __align__(2 * sizeof(T)) pool_given { T v; u16 at; };\n"
+    "// Of the windows over place q + v of an axis the number of the last, and how far into it the place "
+    "lies. SAME: q is a multiple of the stride.\n"
+    "template <bool SAME, int B, int S> M int pool_over(int q, int v) { return (int)(SAME ? (u32)q / S + (v + B) "
+    "/ S : (u32)(q + v + B) / S); }\n"
+    "template <bool SAME, int B, int S> M int pool_phase(int q, int v) { return (int)(SAME ? (v + B) % S : "
+    "(u32)(q + v + B) % S); }\n"
+    "// The gradient of a maximum: each place adds in their order what those of the windows over it give that "
+    "have their first largest element there, and each sum is rounded, as scatter_add does. P also: G, H (as it "
+    "is computed), src(plane), SRC (its stride along the windows); a thread has DEEP by MANY places.\n"
+    "template <class P> M void pool_back(const typename P::T *x, const typename P::G *src, typename P::G *y) {\n"
+    "  typedef typename P::G G;\n"
+    "  typedef typename P::H H;\n"
+    "  enum { W0 = P::W0, W1 = P::W1, W2 = P::W2, TALL = P::TALL, HIGH = (W1 + TALL - 1) / TALL, ALL = P::HERE * "
+    "W0 * HIGH * W2, DEEP = P::DEEP, MANY = P::MANY, T0 = P::TILE0, T1 = P::TILE1 / DEEP, T2 = P::TILE2 / MANY, "
+    "PLACES = P::HERE * T0 * T1 * T2, S0 = P::S0, S1 = P::S1, S2 = P::S2, R0 = P::R0, R1 = P::R1, R2 = P::R2, B1 "
+    "= P::B1, B2 = P::B2 };\n"
+    "  enum { C0 = (R0 + S0 - 1) / S0, C1 = (R1 + S1 - 1) / S1, C2 = (R2 + S2 - 1) / S2, SAME1 = DEEP % S1 == 0, "
+    "SAME2 = MANY % S2 == 0 };\n"
+    "  __shared__ __align__(16) typename P::T s[P::STAGED];\n"
+    "  __shared__ pool_given<G> given[P::HERE * W0 * W1 * W2];\n"
+    "  const pool_tile<P> t;\n"
+    "  t.stage(x, s);\n"
+    "  __syncthreads();\n"
+    "  for (u32 i = threadIdx.x; i < ALL; i += 256) {\n"
+    "    const int p = pool_digit<W0 * HIGH * W2, P::HERE, ALL>(i), u = t.f0 + pool_digit<HIGH * W2, W0, "
+    "ALL>(i), up = pool_digit<W2, HIGH, ALL>(i) * TALL, z = t.f2 + (int)(i % W2), w = t.f1 + up;\n"
+    "    const bool is = t.plane + p < P::PLANES && u >= 0 && u < P::O0 && z >= 0 && z < P::O2;\n"
+    "    pool_given<G> g[TALL];\n"
+    "    typename P::C best[TALL];\n"
+    "    int at[TALL];\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) put(g[q].v, (H)0);\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) if (is && w + q >= 0 && w + q < P::O1) g[q].v = "
+    "src[P::src(t.plane + p) + ((u * (int)P::O1 + w + q) * (int)P::O2 + z) * (int)P::SRC];\n"
+    "    pool_first<P>(t.window(s, p, u, w, z), u, w, z, best, at);\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) {\n"
+    "      g[q].at = is && w + q >= 0 && w + q < P::O1 ? at[q] : 0xffff;\n"
+    "      if (up + q < W1) given[((p * W0 + u - t.f0) * W1 + up + q) * W2 + z - t.f2] = g[q];\n"
+    "    }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (u32 i = threadIdx.x; i < PLACES; i += 256) {\n"
+    "    const int p = pool_digit<T0 * T1 * T2, P::HERE, PLACES>(i), a = t.t0() * T0 + pool_digit<T1 * T2, T0, "
+    "PLACES>(i), b = t.t1() * (int)P::TILE1 + pool_digit<T2, T1, PLACES>(i) * DEEP, c = t.t2() * (int)P::TILE2 + "
+    "(int)(i % T2) * MANY;\n"
+    "    H sum[DEEP][MANY];\n"
+    "    G to[MANY];\n"
+    "    if (t.plane + p >= P::PLANES || a >= P::I0 || c >= P::I2) continue;\n"
+    "    UNROLL for (int v = 0; v < DEEP * MANY; v++) sum[v / MANY][v % MANY] = 0;\n"
+    "    UNROLL for (int j0 = C0 - 1; j0 >= 0; j0--) {\n"
+    "      const int d0 = pool_phase<false, P::B0, S0>(a, 0) + j0 * S0;\n"
+    "      const pool_given<G> *from = given + (p * W0 + pool_over<false, P::B0, S0>(a, 0) - j0 - t.f0) * W1 * "
+    "W2;\n"
+    "      if (d0 >= R0) continue;\n"
+    "      UNROLL for (int j1 = C1 - 1; j1 >= 0; j1--) UNROLL for (int r = 0; r < DEEP; r++) {\n"
+    "        const int f1 = pool_phase<SAME1, B1, S1>(b, r), d1 = f1 + j1 * S1, n1 = SAME1 ? (R1 - 1 - f1) / S1 "
+    "+ 1 : C1;\n"
+    "        if (d1 >= R1) continue;\n"
+    "        const pool_given<G> *row = from + (pool_over<SAME1, B1, S1>(b, r) - j1 - t.f1) * W2 - t.f2;\n"
+    "        UNROLL for (int j2 = C2 - 1; j2 >= 0; j2--) UNROLL for (int v = 0; v < MANY; v++) {\n"
+    "          const int f2 = pool_phase<SAME2, B2, S2>(c, v), d2 = f2 + j2 * S2, n2 = SAME2 ? (R2 - 1 - f2) / "
+    "S2 + 1 : C2;\n"
+    "          if (d2 >= R2) continue;\n"
+    "          const pool_given<G> g = row[pool_over<SAME2, B2, S2>(c, v) - j2];\n"
+    "          H &h = sum[r][v];\n"
+    "          // as it is while it can only be one number; two and more are rounded before the next joins them\n"
+    "          if (((C0 - 1 - j0) * n1 + n1 - 1 - j1) * n2 + n2 - 1 - j2 > 1) { put(to[v], h); h = get(to[v]); "
+    "}\n"
+    "          if (g.at == (d0 * R1 + d1) * R2 + d2) h = gn_add(h, get(g.v));\n"
+    "        }\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < DEEP; r++) {\n"
+    "      UNROLL for (int v = 0; v < MANY; v++) put(to[v], sum[r][v]);\n"
+    "      if (b + r < P::I1) vstore<MANY>(y + ((((t.plane + p) * (int)P::I0 + a) * (int)P::I1 + b + r) * "
+    "(int)P::I2 + c), to);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void pool_each(const typename P::T *x, typename P::U *y) {\n"
     "  typedef typename P::C C;\n"
     "  const i64 OUT = P::O0 * P::O1 * P::O2, ALL = P::PLANES * OUT;\n"
@@ -10837,43 +11045,236 @@ static const char pool_text[] =
     "  }\n"
     "}\n";
 
-static void emit_pool(emit *e, uint32_t node) {
+/* An axis of a pool. Those that it has fewer than three stand before its own and have one element. */
+typedef struct pool_axis {
+    int64_t in, out, kernel, stride, dilation, before, after, reach, step;
+} pool_axis;
+
+static void pool_axes_of(const emit *e, uint32_t node, pool_axis *axes) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    for (int i = 0; i < 3; i++) {
+        const int own = i + x->rank - 5;
+        const int64_t *w = attrs_of(e, node) + 2 + 5 * own;
+        axes[i] = (pool_axis){ 1, 1, 1, 1, 1, 0, 0, 1, 0 };
+        if (own >= 0)
+            axes[i] = (pool_axis){ x->dims[2 + own],      out->dims[2 + own], w[0], w[1], w[2], w[3], w[4],
+                                   (w[0] - 1) * w[2] + 1, x->strides[2 + own] };
+    }
+}
+
+/* Of a block of a pool or of its gradient. By axis: how many windows or, of a gradient, places of x (tile, a multiple
+   of unit), tiles of one plane, windows over those places, of them before the last one over the first place (lead),
+   elements that they cover (extent). vector: elements that are staged at once; here: planes; tall: windows of a thread
+   that lie one above another; deep, many: its places. */
+typedef struct pool_form {
+    pool_axis axes[3];
+    int64_t tile[3], unit[3], tiles[3], windows[3], lead[3], extent[3], pitch, vector, here, tall, deep, many, bytes[2];
+    bool back;
+} pool_form;
+
+/* Shared memory of a block, and what follows from its tile. */
+static double pool_sizes(pool_form *f) {
+    double staged = (double)f->here, given = (double)(f->here * f->bytes[1] * 2);
+    for (int i = 0; i < 3; i++) {
+        const pool_axis *a = &f->axes[i];
+        const int64_t phase = a->before % a->stride; /* of each tile's first place in the last window over it */
+        f->lead[i] = f->back && phase < a->reach ? (a->reach - 1 - phase) / a->stride : 0;
+        f->windows[i] = f->back ? (f->tile[i] - 1 + phase) / a->stride + 1 + f->lead[i] : f->tile[i];
+        f->extent[i] = (f->windows[i] - 1) * a->stride + a->reach;
+        f->pitch = blocks_for(f->extent[i] + f->vector - 1, f->vector) * f->vector;
+        staged *= (double)(i < 2 ? f->extent[i] : f->pitch);
+        given *= (double)f->windows[i];
+    }
+    staged += (double)(f->pitch * (f->tall - 1) * f->axes[1].stride); /* the last windows may reach past it */
+    return (double)f->bytes[0] * staged + (f->back ? given : 0);
+}
+
+/* More tiles along the axis where they cost least of what neighbours both read; memory is read along the last. False:
+   each is as small as can be. */
+static bool pool_cut(pool_form *f) {
+    int at = -1;
+    for (int i = 0; i < 3; i++) {
+        if (f->tile[i] <= f->unit[i]) continue;
+        if (at < 0 || f->tile[i] * f->axes[at].reach > f->tile[at] * f->axes[i].reach * (i == 2 ? 8 : 1)) at = i;
+    }
+    if (at < 0) return false;
+    const int64_t all = f->back ? f->axes[at].in : f->axes[at].out, unit = f->unit[at], was = f->tile[at];
+    while (f->tile[at] >= was) {
+        f->tiles[at] += 1 + f->tiles[at] / 8;
+        f->tile[at] = blocks_for(blocks_for(all, f->tiles[at]), unit) * unit;
+    }
+    f->tiles[at] = blocks_for(all, f->tile[at]);
+    return true;
+}
+
+/* How a thread of a gradient takes its places: of two rows or more where a window's rows then lie one way in all
+   threads. A tile begins where a window may. */
+static void pool_places(pool_form *f) {
+    enum { WIDE = 4 };
+    const int64_t s = f->axes[1].stride;
+    f->many = WIDE;
+    while (f->many > 1 && (f->axes[2].in % f->many || f->many % f->axes[2].stride)) f->many /= 2;
+    f->deep = f->axes[1].in == 1 || s > WIDE ? 1 : s < 2 ? 2 : s;
+    for (int i = 0; i < 3; i++) f->unit[i] = f->axes[i].stride * (i == 2 ? 2 * WIDE : i == 1 && s == 1 ? f->deep : 1);
+    for (int i = 0; i < 2; i++) f->tile[i] = blocks_for(f->tile[i], f->unit[i]) * f->unit[i];
+}
+
+/* How blocks share the pool `node` among them, or its gradient of elements of `back` bytes (0: the pool itself), whose
+   tiles are all over places of x. Eight blocks of a tile's bytes run side by side. */
+static bool pool_form_of(const emit *e, uint32_t node, int back, pool_form *f) {
+    enum { TILE = 22 << 10, MOST = 40 << 10, PLACES = 2048, OVER = 32 };
+    const uint32_t from = input(e, node, 0);
+    const gn_view *x = view_of(e, from);
+    const int64_t planes = x->dims[0] * x->dims[1];
+    int64_t over = 1;
+    double reach = 1;
+    if (!gn_view_count(view_of(e, node)) || !pool_is_plain(x, view_of(e, node), attrs_of(e, node))) return false;
+    *f = (pool_form){
+        .back = back != 0, .here = 1, .tall = 1, .bytes = { types[x->dtype].bytes, back }, .unit = { 1, 1, 1 }
+    };
+    pool_axes_of(e, node, f->axes);
+    f->vector = 16 / f->bytes[0];
+    while (f->vector > 1 && !vectorises(x, base_offset(e, from), f->vector, (int)f->bytes[0])) f->vector /= 2;
+    for (int i = 0; i < 3; i++) {
+        const pool_axis *a = &f->axes[i];
+        f->tile[i] = back ? a->in : a->out;
+        f->tiles[i] = 1;
+        over *= a->reach < OVER * a->stride ? blocks_for(a->reach, a->stride) : OVER + 1;
+        reach *= (double)a->reach;
+        /* a window may have no element of x; of what is staged most would be unread */
+        if (over > OVER || a->dilation > a->in || (!back && a->stride > a->reach)) return false;
+    }
+    if (back) pool_places(f);
+    const int64_t kind = attrs_of(e, node)[0];
+    const bool shares = f->axes[1].reach > f->axes[1].stride && f->axes[1].out > 1;
+    if ((kind == GN_POOL_MAX || kind == GN_POOL_INDEX) && shares) f->tall = 2;
+    while (pool_sizes(f) > TILE)
+        if (!pool_cut(f)) break;
+    const int64_t places = f->tile[0] * f->tile[1] * f->tile[2];
+    const bool whole = f->tiles[0] * f->tiles[1] * f->tiles[2] == 1;
+    while (whole && f->here < planes && f->here * places * 2 <= PLACES && pool_sizes(f) * 2 <= TILE) f->here *= 2;
+    return pool_sizes(f) <= MOST && reach < 0xffff;
+}
+
+static int64_t pool_staged(const pool_form *f) {
+    return (f->here * f->extent[0] * f->extent[1] + (f->tall - 1) * f->axes[1].stride) * f->pitch;
+}
+
+/* What pool_text calls P, but for what tiles add; it ends within its constants. */
+static void put_pool(emit *e, uint32_t node) {
     const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
-    int64_t s[5][3] = { { 0 } }, count = gn_view_count(out), blocks = blocks_for(count, 256);
-    int n = x->rank - 2;
     text *t = &e->types;
-    char name[64];
-    if (!count) {
-        emit_nothing(e);
-        return;
-    }
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < 5; k++) s[k][i] = a[2 + 5 * i + k];
+    pool_axis axes[3];
+    pool_axes_of(e, node, axes);
     put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s U; enum { KIND = %d, PADS = %d, ADAPTIVE = %d };\n",
         types[x->dtype].name, types[x->dtype].compute, types[out->dtype].name, (int)a[0], (a[1] & 2) != 0,
         (a[1] & 4) != 0);
     put(t, "  static const i64 PLANES = %lldll, CHANNELS = %lldll, XN = %lldll, XC = %lldll",
         (long long)(x->dims[0] * x->dims[1]), (long long)x->dims[1], (long long)x->strides[0],
         (long long)x->strides[1]);
-    put_axes(t, "I", x->dims + 2, n, 1);
-    put_axes(t, "O", out->dims + 2, n, 1);
-    put_axes(t, "K", s[0], n, 1);
-    put_axes(t, "S", s[1], n, 1);
-    put_axes(t, "DL", s[2], n, 1);
-    put_axes(t, "B", s[3], n, 0);
-    put_axes(t, "A", s[4], n, 0);
-    put_axes(t, "X", x->strides + 2, n, 0);
-    bool keeps = lies_as_rows(out) && pool_fits_rows(e, node),
-         wide = x->strides[1] == 1 && base_offset(e, input(e, node, 0)) % 16 == 0;
+    for (int i = 0; i < 3; i++)
+        put(t,
+            ", I%d = %lldll, O%d = %lldll, K%d = %lldll, S%d = %lldll, DL%d = %lldll, B%d = %lldll, A%d = %lldll, X%d "
+            "= %lldll",
+            i, (long long)axes[i].in, i, (long long)axes[i].out, i, (long long)axes[i].kernel, i,
+            (long long)axes[i].stride, i, (long long)axes[i].dilation, i, (long long)axes[i].before, i,
+            (long long)axes[i].after, i, (long long)axes[i].step);
+}
+
+static void put_pool_tile(emit *e, const pool_form *f) {
+    for (int i = 0; i < 3; i++)
+        put(&e->types, ", TILE%d = %lldll, N%d = %lldll, W%d = %lldll, L%d = %lldll, E%d = %lldll, R%d = %lldll", i,
+            (long long)f->tile[i], i, (long long)f->tiles[i], i, (long long)f->windows[i], i, (long long)f->lead[i], i,
+            (long long)f->extent[i], i, (long long)f->axes[i].reach);
+    put(&e->types, ", PITCH = %lldll, STAGED = %lldll;\n  enum { BACK = %d, VEC = %lld, HERE = %lld, TALL = %lld };\n",
+        (long long)f->pitch, (long long)pool_staged(f), f->back, (long long)f->vector, (long long)f->here,
+        (long long)f->tall);
+}
+
+static uint64_t pool_blocks(const emit *e, uint32_t node, const pool_form *f) {
+    const gn_view *x = view_of(e, input(e, node, 0));
+    return (uint64_t)(blocks_for(x->dims[0] * x->dims[1], f->here) * f->tiles[0] * f->tiles[1] * f->tiles[2]);
+}
+
+static void emit_pool(emit *e, uint32_t node) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    int64_t count = gn_view_count(out), blocks = blocks_for(count, 256);
+    char name[64];
+    pool_form f;
+    if (!count) {
+        emit_nothing(e);
+        return;
+    }
+    const bool keeps = lies_as_rows(out) && pool_fits_rows(e, node), tiled = !keeps && pool_form_of(e, node, 0, &f),
+               plain = pool_is_plain(x, out, attrs_of(e, node)) && attrs_of(e, node)[0] != GN_POOL_INDEX;
+    bool wide = x->strides[1] == 1 && base_offset(e, input(e, node, 0)) % 16 == 0;
     for (int i = 0; i < x->rank; i++) wide = wide && (i == 1 || x->strides[i] % 8 == 0);
-    put(t, ";\n  enum { WIDE = %d };\n};\n", wide);
+    put_pool(e, node);
+    if (tiled) put_pool_tile(e, &f);
+    else put(&e->types, ";\n  enum { WIDE = %d };\n", wide);
+    put(&e->types, "};\n");
     emit_node(e, input(e, node, 0), types[x->dtype].name, true, "x");
     emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, "  pool_%s<@_p>(x, o);\n", keeps ? "rows" : pool_is_plain(x, out, a) ? "plain" : "each");
+    put(&e->body, "  pool_%s<@_p>(x, o);\n", keeps ? "rows" : tiled ? "tiled" : plain ? "plain" : "each");
     snprintf(name, sizeof name, "pool_%s%s", gn_dtype_name(x->dtype), keeps ? "_rows" : "");
     if (keeps) blocks = blocks_for(count / 8, 256);
-    emit_launch(e, name, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+    blocks = blocks > 1 << 20 ? 1 << 20 : blocks;
+    emit_launch(e, name, tiled ? pool_blocks(e, node, &f) : (uint64_t)blocks, 1, 256);
+}
+
+/* The pool whose positions, all of them in their order, this scatter_add along the last axis takes as its indices into
+   zeros of x's shape: a place of the result is the sum of what the windows over it give. GN_NO_NODE: it is another. */
+static uint32_t pool_scattered(const emit *e, uint32_t node, pool_form *f) {
+    const gn_view *index = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const uint32_t zeros = e->layout->lay[input(e, node, 0)].base, at = e->layout->lay[input(e, node, 1)].base;
+    if (!types[out->dtype].real || !node_is(e, zeros, GN_OP_FULL) || attrs_of(e, zeros)[1] != 0 ||
+        axis_of(attrs_of(e, node)[0], out->rank) != out->rank - 1 || !node_is(e, at, GN_OP_POOL) ||
+        attrs_of(e, at)[0] != GN_POOL_INDEX || !gn_view_is_dense(index) || index->offset ||
+        gn_view_count(index) != gn_view_count(view_of(e, at)) || !pool_form_of(e, at, types[out->dtype].bytes, f))
+        return GN_NO_NODE;
+    int64_t in = 1, places = 1;
+    for (int i = 0; i < 3; i++) {
+        in *= f->axes[i].in;
+        places *= f->axes[i].out;
+    }
+    const bool fits = out->dims[out->rank - 1] == in && index->dims[out->rank - 1] == places &&
+                      gn_view_count(out) == gn_view_count(view_of(e, input(e, at, 0))) &&
+                      is_small(view_of(e, input(e, node, 2)));
+    return fits ? at : GN_NO_NODE;
+}
+
+static void emit_pool_back(emit *e, uint32_t node) {
+    pool_form f;
+    const uint32_t pool = pool_scattered(e, node, &f), x = pool == GN_NO_NODE ? 0 : input(e, pool, 0),
+                   src = input(e, node, 2);
+    const gn_view *from = view_of(e, src), *out = view_of(e, node);
+    const int last = out->rank - 1;
+    const char *type = types[out->dtype].name;
+    char name[64];
+    if (pool == GN_NO_NODE) {
+        e->failed = true;
+        return;
+    }
+    while (base_offset(e, node) % (f.many * types[out->dtype].bytes > 16 ? 16 : f.many * types[out->dtype].bytes))
+        f.many /= 2;
+    gn_view planes = dims_of(from, (int64_t)1 << last, false);
+    for (int i = 0; i < last; i++) planes.dims[i] = out->dims[i];
+    planes = gn_view_collapse(&planes);
+    put_pool(e, pool);
+    put(&e->types, ", MANY = %lldll, DEEP = %lldll, SRC = %lldll", (long long)f.many, (long long)f.deep,
+        (long long)from->strides[last]);
+    put_pool_tile(e, &f);
+    put(&e->types, "  typedef %s G; typedef %s H;\n  static M i64 src(int p) { return ", type,
+        types[out->dtype].compute);
+    put_offset(&e->types, &planes, "p", true);
+    put(&e->types, "; }\n};\n");
+    emit_node(e, x, types[view_of(e, x)->dtype].name, true, "x");
+    emit_node(e, src, type, true, "src");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  pool_back<@_p>(x, src, o);\n");
+    snprintf(name, sizeof name, "pool_back_%s", gn_dtype_name(out->dtype));
+    emit_launch(e, name, pool_blocks(e, pool, &f), 1, 256);
 }
 
 /* ---- resizing ---- */
@@ -16435,6 +16836,24 @@ static void fuse_appends(emit *e, uint32_t i) {
     e->fusions[j - 1].pages = i + 1;
 }
 
+/* A scatter_add of a maximum pool's gradient computes the positions by itself, so they and its zeros need no kernel and
+   no memory unless others read them. */
+static void fuse_pool(emit *e, const readers *r, uint32_t i) {
+    const uint32_t node = e->layout->steps[i].node;
+    pool_form f;
+    const uint32_t pool = pool_scattered(e, node, &f);
+    if (pool == GN_NO_NODE || !r->step[pool] || !is_never_appended(e, input(e, pool, 0))) return;
+    const uint32_t taken[2] = { pool, e->layout->lay[input(e, node, 0)].base };
+    keep_until(e, input(e, pool, 0), node);
+    for (int k = 0; k < 2; k++) {
+        e->fusions[i].pool[k] = r->step[taken[k]];
+        if (r->reads[taken[k]] != 1 || r->held[taken[k]] || !r->step[taken[k]]) continue;
+        fuse_in(e, r->step[taken[k]] - 1, i);
+        e->layout->lay[taken[k]].kernel = false;
+        e->layout->lay[taken[k]].place = GN_PLACE_NONE;
+    }
+}
+
 /* First the steps that one reads: loops behind products, appends, rows; then what they are together. */
 static bool fuse_by_step(emit *e, const readers *r) {
     for (uint32_t i = 0; i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
@@ -16448,6 +16867,7 @@ static bool fuse_by_step(emit *e, const readers *r) {
         else if (is_attention(e, node)) fuse_attention(e, r, i);
         else if (node_is(e, node, GN_OP_PAGE_APPEND) || (node_is(e, node, GN_OP_KV_APPEND) && appends_several(e, node)))
             fuse_appends(e, i);
+        else if (node_is(e, node, GN_OP_SCATTER_ADD)) fuse_pool(e, r, i);
         /* a failed run puts back what lies there */
         if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);
     }
@@ -16582,8 +17002,12 @@ static bool fuse_steps(emit *e) {
 static bool emit_fused(emit *e, size_t i) {
     const fusion *u = &e->fusions[i];
     uint32_t appends[MOST_APPENDS], n = 0;
-    if (!u->inside && !u->product && !u->rows && !u->pages) return false;
+    if (!u->inside && !u->product && !u->rows && !u->pages && !u->pool[0]) return false;
     if (u->inside) return true;
+    if (u->pool[0]) {
+        emit_pool_back(e, e->layout->steps[i].node);
+        return true;
+    }
     if (u->pages) {
         for (uint32_t m = (uint32_t)i + 1; m && n < MOST_APPENDS; m = e->fusions[m - 1].pages)
             appends[n++] = e->layout->steps[m - 1].node;
@@ -19558,7 +19982,8 @@ static uint32_t step_owner(const plan *p, uint32_t k) {
     if (!e->fusions[k].inside) return k;
     for (uint32_t i = 0; i < p->layout.n_steps; i++) {
         const fusion *u = &e->fusions[i];
-        const uint32_t taken[] = { u->product, u->loop, u->best, u->append[0], u->append[1], u->turn[0], u->turn[1] };
+        const uint32_t taken[] = { u->product, u->loop,    u->best,    u->append[0], u->append[1],
+                                   u->turn[0], u->turn[1], u->pool[0], u->pool[1] };
         for (size_t j = 0; j < sizeof taken / sizeof *taken; j++)
             if (taken[j] == k + 1 && !u->inside) return i;
         if (u->vectors && vectors_have(e, &e->vectors[u->vectors - 1], k)) return i;

@@ -7,10 +7,10 @@ typedef struct picture_row {
     int images, channels, side, groups, kernel, stride;
     double reads; /* of x; the result is written once */
 } picture_row;
-/* last: x and the result of a pool are held as (images, side, side, channels). */
+/* last: x and the result of a pool are held as (images, side, side, channels); back: its gradient by x. */
 typedef struct picture_job {
     const picture_row *row;
-    bool last;
+    bool last, back;
 } picture_job;
 
 static const picture_row picture_rows[] = {
@@ -29,6 +29,18 @@ static gn_pool_desc picture_pool(const picture_row *r) {
 
 static int64_t picture_side(const picture_row *r) {
     return r->kernel ? (r->side + 2 * picture_pool(r).before[0] - r->kernel) / r->stride + 1 : r->side;
+}
+
+/* What windows give, in[1], goes to the place of the first largest element of each, as gn_grad adds it. */
+static gn_tensor build_pool_back(gn_ctx *g, const job *j) {
+    const picture_row *r = ((const picture_job *)j->of)->row;
+    const int64_t planes = j->in_shape[0].dims[0] * r->channels, side = picture_side(r);
+    gn_pool_desc pool = picture_pool(r);
+    pool.kind = GN_POOL_INDEX;
+    gn_tensor zeros = gn_full(g, j->d, GN_SHAPE(planes, (int64_t)r->side * r->side), 0),
+              at = gn_reshape(gn_pool(j->in[0], &pool), GN_SHAPE(planes, side * side)),
+              given = gn_reshape(j->in[1], GN_SHAPE(planes, side * side));
+    return gn_reshape(gn_scatter_add(zeros, 1, at, given), j->in_shape[0]);
 }
 
 static gn_tensor build_picture(gn_ctx *g, const job *j) {
@@ -75,8 +87,29 @@ static void picture_pool_error(const job *j, const picture_row *r, int64_t n, in
     }
 }
 
-static void bench_picture(gn_ctx *g, const picture_row *r, bool last) {
-    const picture_job of = { r, last };
+/* Of one plane; each sum is rounded. */
+static void picture_back_error(const job *j, const picture_row *r, int64_t n, int64_t c, largest_error *e) {
+    const int64_t side = r->side, pad = picture_pool(r).before[0], to = picture_side(r), plane = n * r->channels + c;
+    float *sums = (float *)calloc((size_t)(side * side), sizeof *sums);
+    for (int64_t i = 0; i < to * to && sums; i++) {
+        double most = -INFINITY;
+        int64_t where = 0;
+        for (int k = 0; k < r->kernel * r->kernel; k++) {
+            int64_t y = i / to * r->stride + k / r->kernel - pad, x = i % to * r->stride + k % r->kernel - pad;
+            if (y < 0 || x < 0 || y >= side || x >= side || at(j, 0, plane * side * side + y * side + x) <= most)
+                continue;
+            where = y * side + x;
+            most = at(j, 0, plane * side * side + where);
+        }
+        sums[where] = gn_bf16_to_f32(gn_f32_to_bf16(sums[where] + (float)at(j, 1, plane * to * to + i)));
+    }
+    for (int64_t i = 0; i < side * side && sums; i++)
+        error_add(e, element(j->d, j->out, (size_t)(plane * side * side + i)), (double)sums[i]);
+    free(sums);
+}
+
+static void bench_picture(gn_ctx *g, const picture_row *r, bool last, bool back) {
+    const picture_job of = { r, last, back };
     int64_t images = sized(r->images);
     double theirs[9];
     char line[120], name[48];
@@ -93,31 +126,42 @@ static void bench_picture(gn_ctx *g, const picture_row *r, bool last) {
                             GN_SHAPE(r->channels), GN_SHAPE(r->channels) },
               .out_shape =
                   last ? GN_SHAPE(images, side, side, r->channels) : GN_SHAPE(images, r->channels, side, side) };
-    snprintf(name, sizeof name, "%s%s", r->name, last ? "_last" : "");
+    if (back) {
+        j.n_in = 2;
+        j.beside = NULL;
+        j.in_shape[1] = j.out_shape;
+        j.out_shape = j.in_shape[0];
+    }
+    snprintf(name, sizeof name, "%s%s%s", r->name, last ? "_last" : "", back ? "_back" : "");
     if (!wanted(name)) return;
     job_open(g, &j);
     snprintf(line, sizeof line, r->kernel ? "pool %d %d %d %d %d" : "norm %d %d %d %d", (int)images, r->channels,
              r->side, r->kernel ? r->kernel : r->groups, r->stride);
-    torch_ask(line);
-    int k = job_run(g, &j, build_picture, repeats(9));
-    double work = 2e-12 * (r->reads * (double)count(&j.in_shape[0]) + (double)count(&j.out_shape));
+    if (!back) torch_ask(line);
+    int k = job_run(g, &j, back ? build_pool_back : build_picture, repeats(9));
+    double work = 2e-12 * (r->reads * (double)count(&j.in_shape[0]) + (double)count(&j.out_shape) +
+                           (back ? (double)count(&j.in_shape[1]) : 0));
     row *out = add_row(name, "TB/s", 0.85 * copy_ceiling(), false);
     largest_error e = { 0 };
     for (int s = 0; s < 4; s++)
-        (r->kernel ? picture_pool_error : picture_norm_error)(&j, r, s % images, s * 7919 % r->channels, &e);
+        (back        ? picture_back_error
+         : r->kernel ? picture_pool_error
+                     : picture_norm_error)(&j, r, s % images, s * 7919 % r->channels, &e);
     out->value = work / quantile(samples, k, 0.5);
     out->p95 = work / quantile(samples, k, 0.95);
     out->error = error_of(&e);
     out->bound = eps_of(GN_BF16);
     set_ceiling(out, copy_ceiling(), "device copy");
-    snprintf(out->note, sizeof out->note, "%.1f us, b%d, %g reads and a write", 1e6 * quantile(samples, k, 0.5),
-             (int)images, r->reads);
-    torch_note(out, quantile(samples, k, 0.5), theirs, k);
+    snprintf(out->note, sizeof out->note, "%.1f us, b%d, %g reads%s and a write", 1e6 * quantile(samples, k, 0.5),
+             (int)images, r->reads, back ? ", one of its gradient," : "");
+    if (!back) torch_note(out, quantile(samples, k, 0.5), theirs, k);
     print_row(out);
     job_close(&j);
 }
 
 static void bench_pictures(gn_ctx *g) {
     for (size_t i = 0; i < sizeof picture_rows / sizeof *picture_rows; i++)
-        for (int last = picture_rows[i].kernel > 0; last >= 0; last--) bench_picture(g, &picture_rows[i], last);
+        for (int last = picture_rows[i].kernel > 0; last >= 0; last--) bench_picture(g, &picture_rows[i], last, false);
+    for (size_t i = 0; i < sizeof picture_rows / sizeof *picture_rows; i++)
+        if (picture_rows[i].kernel) bench_picture(g, &picture_rows[i], false, true);
 }

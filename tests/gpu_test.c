@@ -2838,6 +2838,149 @@ static void all_kernels_compile(void) {
     if (failed || !n) test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
 }
 
+/* ---- gradients of maximum pools ---- */
+
+typedef struct pooled {
+    gn_shape x;
+    gn_pool_desc d;
+    bool gathers; /* in one kernel, not by scatter_add */
+} pooled;
+
+/* Of few values, so that windows have several largest elements; some are -infinity and NaN. */
+static void *pooled_bytes(gn_dtype d, int64_t n) {
+    const double special[] = { -INFINITY, -INFINITY, NAN, -0.0 };
+    double *x = (double *)calloc((size_t)n + 1, sizeof *x);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t k = test_random_int(0, 60);
+        x[i] = k < 4 ? special[k] : n % 2 && k < 30 ? -INFINITY : (double)test_random_int(-2, 2);
+    }
+    void *bytes = random_bytes(d, n, 0);
+    for (int64_t i = 0; i < n; i++) {
+        float f = (float)x[i];
+        uint16_t h = d == GN_F16 ? gn_f32_to_f16(f) : gn_f32_to_bf16(f);
+        size_t each = gn_dtype_bytes(d);
+        memcpy((char *)bytes + (size_t)i * each, each == 2 ? (void *)&h : each == 4 ? (void *)&f : (void *)&x[i], each);
+    }
+    free(x);
+    return bytes;
+}
+
+/* form 0: the pool, its positions and the gradient of it by x; 1: what windows give is added where their positions say,
+   x and it lie another way; 2: the positions are read too. */
+static int build_pool_back(gn_ctx *g, const pooled *p, const job *j, void **data, gn_tensor *out) {
+    gn_pool_desc at = p->d;
+    at.kind = GN_POOL_INDEX;
+    gn_shape shape = p->x;
+    int last = shape.rank - 1;
+    int64_t swapped = shape.dims[last];
+    if (j->form == 1) {
+        shape.dims[last] = shape.dims[1];
+        shape.dims[1] = swapped;
+    }
+    gn_tensor x = gn_data(g, j->d, shape, data[0]), y = GN_NONE;
+    if (j->form == 1) x = gn_transpose(x, 1, last);
+    gn_info info;
+    out[1] = gn_pool(x, &at);
+    if (gn_describe(out[1], &info) != GN_OK) return 0;
+    if (j->form == 0) {
+        y = gn_data(g, j->d, info.shape, data[1]);
+        out[2] = gn_pool(x, &p->d);
+        return gn_grad(gn_sum(gn_mul(out[2], y), GN_ALL_AXES, false), &x, 1, &out[0]) == GN_OK ? 3 : 0;
+    }
+    int64_t planes = shape.dims[0] * p->x.dims[1], in = 1, places = 1;
+    for (int i = 2; i <= last; i++) {
+        in *= p->x.dims[i];
+        places *= info.shape.dims[i];
+    }
+    y = j->form == 1 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(places, planes), data[1]), 0, 1)
+                     : gn_data(g, j->d, GN_SHAPE(planes, places), data[1]);
+    out[0] =
+        gn_scatter_add(gn_full(g, j->d, GN_SHAPE(planes, in), 0), 1, gn_reshape(out[1], GN_SHAPE(planes, places)), y);
+    return j->form;
+}
+
+/* NaN is NaN, whatever its bits. */
+static bool same_elements(gn_dtype d, const void *a, const void *b, int64_t n) {
+    bool same = true;
+    for (int64_t i = 0; i < n && same; i++) {
+        size_t each = gn_dtype_bytes(d);
+        same = memcmp((const char *)a + (size_t)i * each, (const char *)b + (size_t)i * each, each) == 0 ||
+               (isnan(element(d, a, i)) && isnan(element(d, b, i)));
+    }
+    return same;
+}
+
+static void compare_pool_back(const pooled *p, const job *j) {
+    int64_t n = 1;
+    for (int i = 0; i < p->x.rank; i++) n *= p->x.dims[i];
+    void *data[2] = { pooled_bytes(j->d, n), random_bytes(j->d, 4 * n + 64, 1) };
+    gn_tensor t[2][3] = { { { 0 } } };
+    gn_stats before, after;
+    int results = build_pool_back(cpu, p, j, data, t[0]);
+    build_pool_back(gpu, p, j, data, t[1]);
+    gn_get_stats(gpu, &before);
+    gn_result r = gn_realize(t[1], results);
+    gn_get_stats(gpu, &after);
+    for (int i = 0; i < results && !compiles_only; i++) {
+        gn_info info;
+        CHECK_RESULT(r, GN_OK);
+        gn_describe(t[0][i], &info);
+        int64_t count = 1;
+        for (int k = 0; k < info.shape.rank; k++) count *= info.shape.dims[k];
+        size_t bytes = (size_t)count * gn_dtype_bytes(info.dtype);
+        void *out[2] = { calloc(1, bytes + 8), calloc(1, bytes + 8) };
+        CHECK_RESULT(gn_read(t[0][i], out[0], bytes), GN_OK);
+        CHECK_RESULT(gn_read(t[1][i], out[1], bytes), GN_OK);
+        if (!same_elements(info.dtype, out[0], out[1], count))
+            test_fail(__FILE__, __LINE__, "result %d of form %d of a pool of %s of rank %d, last %lld, differs", i,
+                      j->form, gn_dtype_name(j->d), p->x.rank, (long long)p->x.dims[p->x.rank - 1]);
+        free(out[0]);
+        free(out[1]);
+    }
+    if (!compiles_only && j->form && p->gathers) CHECK_INT((int)(after.kernels_run - before.kernels_run), j->form);
+    CHECK(results > 0);
+    gn_step(cpu);
+    gn_step(gpu);
+    free(data[0]);
+    free(data[1]);
+}
+
+static void gradients_of_maximum_pools_have_the_bits_of_the_cpu(void) {
+    static const pooled pools[] = {
+        { { 4, { 2, 3, 24, 32 } },
+          { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } },
+          true },
+        { { 4, { 1, 2, 130, 136 } },
+          { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } },
+          true },
+        { { 4, { 1, 2, 13, 900 } },
+          { .kernel = { 4, 5 }, .stride = { 1, 3 }, .before = { 2, 3 }, .after = { 3, 4 }, .ceiling = true },
+          true },
+        { { 4, { 3, 5, 7, 7 } }, { .kernel = { 3, 3 }, .before = { 1, 1 }, .after = { 1, 1 } }, true },
+        { { 4, { 2, 3, 9, 15 } }, { .kernel = { 2, 2 }, .stride = { 3, 4 } }, true },
+        { { 4, { 1, 3, 11, 12 } },
+          { .kernel = { 2, 3 }, .stride = { 1, 2 }, .dilation = { 3, 2 }, .before = { 2, 1 }, .after = { 0, 4 } },
+          true },
+        { { 3, { 2, 3, 50 } },
+          { .kernel = { 4 }, .stride = { 3 }, .before = { 1 }, .after = { 3 }, .ceiling = true },
+          true },
+        { { 3, { 1, 2, 20001 } }, { .kernel = { 5 }, .stride = { 2 }, .before = { 4 }, .after = { 1 } }, true },
+        { { 5, { 2, 2, 5, 6, 8 } },
+          { .kernel = { 2, 3, 2 }, .stride = { 2, 1, 2 }, .before = { 1, 1, 0 }, .after = { 0, 2, 1 } },
+          true },
+        { { 5, { 1, 2, 17, 18, 20 } },
+          { .kernel = { 3, 2, 3 }, .stride = { 1, 2, 2 }, .before = { 1, 0, 2 }, .after = { 1, 1, 2 } },
+          true },
+        { { 3, { 2, 3, 4 } }, { .kernel = { 2 }, .dilation = { 6 }, .before = { 5 }, .after = { 6 } }, false },
+        { { 4, { 1, 2, 9, 10 } }, { .kernel = { 7, 6 }, .stride = { 2, 2 }, .before = { 3, 3 } }, false },
+        { { 4, { 1, 2, 8, 6 } }, { .kernel = { 3, 4 }, .adaptive = true }, false },
+    };
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32, GN_F64 };
+    for (int i = 0; i < TEST_COUNT(pools); i++)
+        for (int k = 0; k < 4; k++)
+            compare_pool_back(&pools[i], &(job){ .d = dtypes[k < 3 ? 0 : 1 + i % 3], .form = k < 3 ? k : i % 2 });
+}
+
 /* ---- matrices solved by panels: a rows, b right sides, c matrices ---- */
 
 enum { ALL_OF_IT, LOWER, UPPER_WITH_ONES, CHOLESKY, DETERMINANT, SOLVED };
@@ -2968,6 +3111,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(values_of_16_bits_are_widened_where_they_are_read),
     TEST_ENTRY(gradients_by_filters_are_exact),
     TEST_ENTRY(filters_of_one_channel_are_exact),
+    TEST_ENTRY(gradients_of_maximum_pools_have_the_bits_of_the_cpu),
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
