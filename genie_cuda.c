@@ -10600,7 +10600,7 @@ static int64_t depth_places(int64_t out, int64_t taps, int64_t stride, int64_t d
 /* Few taps: lines of x come to shared memory once. A block goes down so many lines that it begins seldom and all
    processors have work. */
 static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
-    enum { EACH = 4, PLACES = 2, DEEP = 6, TAPS = 9, BLOCKS = 2 };
+    enum { EACH = 4, PLACES = 2, DEEP = 6, TAPS = 9, BLOCKS = 3 };
     const gn_view *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node), units = out->dims[1] / EACH, wide = units < 16 ? 8 : 32, lines = out->dims[2],
                   all = blocks_for(out->dims[3], PLACES), most = 256 / wide,
@@ -10780,6 +10780,9 @@ static const char pool_text[] =
     "  }\n"
     "}\n"
     "// The same where the result is rows of channels, eight channels a thread; WIDE: so is x.\n"
+    "template <class P> M void pool_eight(typename P::T *v, const typename P::T *from, int at) {\n"
+    "  if (P::WIDE) vload<8>(v, from + at); else UNROLL for (int j = 0; j < 8; j++) v[j] = from[at + j * (int)P::XC];\n"
+    "}\n"
     "template <class P> M void pool_rows(const typename P::T *x, typename P::T *y) {\n"
     "  typedef typename P::C C;\n"
     "  enum { O0 = P::O0, O1 = P::O1, O2 = P::O2, I0 = P::I0, I1 = P::I1, I2 = P::I2, K1 = P::K1, K2 = P::K2, TAPS = "
@@ -10788,27 +10791,66 @@ static const char pool_text[] =
     "    const int place = i / EACH, a0 = place / (O1 * O2) % O0 * (int)P::S0 - (int)P::B0, b0 = place / O2 % O1 * "
     "(int)P::S1 - (int)P::B1, c0 = place % O2 * (int)P::S2 - (int)P::B2;\n"
     "    const typename P::T *from = x + place / (O0 * O1 * O2) * (int)P::XN + i % EACH * 8 * (int)P::XC;\n"
-    "    C sum[8], best[8];\n"
-    "    UNROLL for (int j = 0; j < 8; j++) { sum[j] = 0; best[j] = (C)gn_f64(0xfff0000000000000ull); }\n"
+    "    C sum[8] = {};\n"
     "    UNROLL for (int k = 0; k < TAPS; k++) {\n"
     "      const int a = a0 + k / (K1 * K2) * (int)P::DL0, b = b0 + k / K2 % K1 * (int)P::DL1, c = c0 + k % K2 * "
-    "(int)P::DL2, at = a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2;\n"
+    "(int)P::DL2;\n"
     "      typename P::T v[8];\n"
     "      if (a < 0 || a >= I0 || b < 0 || b >= I1 || c < 0 || c >= I2) continue;\n"
-    "      if (P::WIDE) vget<8>(v, from + at); else UNROLL for (int j = 0; j < 8; j++) v[j] = from[at + j * "
-    "(int)P::XC];\n"
-    "      UNROLL for (int j = 0; j < 8; j++) {\n"
-    "        const C u = get(v[j]);\n"
-    "        sum[j] += u;\n"
-    "        if ((u > best[j] || u != u) && best[j] == best[j]) best[j] = u;\n"
-    "      }\n"
+    "      pool_eight<P>(v, from, a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2);\n"
+    "      UNROLL for (int j = 0; j < 8; j++) sum[j] += get(v[j]);\n"
     "    }\n"
     "    const pool_span p = { a0, P::K0, P::DL0 }, q = { b0, K1, P::DL1 }, r = { c0, K2, P::DL2 };\n"
     "    const C n = P::KIND == 2 ? (C)pool_count<P>(p, I0, P::B0, P::A0) * (C)pool_count<P>(q, I1, P::B1, P::A1) * "
     "(C)pool_count<P>(r, I2, P::B2, P::A2) : (C)1;\n"
     "    typename P::T to[8];\n"
-    "    UNROLL for (int j = 0; j < 8; j++) put(to[j], P::KIND == 0 ? best[j] : P::KIND == 2 ? sum[j] / n : sum[j]);\n"
+    "    UNROLL for (int j = 0; j < 8; j++) put(to[j], P::KIND == 2 ? sum[j] / n : sum[j]);\n"
     "    vput<8>(y + (i64)i * 8, to);\n"
+    "  }\n"
+    "}\n"
+    "// The first of the largest, and of those that are not a number: in whatever groups of neighbours they are "
+    "compared.\n"
+    "template <class C> M C pool_first(C a, C b) { return a >= b || a != a ? a : b; }\n"
+    "// The largest: a thread has UP windows above one another, whose lines they share.\n"
+    "template <class P> M void pool_rows_largest(const typename P::T *x, typename P::T *y) {\n"
+    "  typedef typename P::C C;\n"
+    "  enum { O0 = P::O0, O1 = P::O1, O2 = P::O2, I0 = P::I0, I1 = P::I1, I2 = P::I2, K0 = P::K0, K1 = P::K1, K2 = "
+    "P::K2, UP = K0 == 1 && P::DL1 == 1 && K1 > P::S1 && O1 > 1 ? 2 : 1, EACH = P::CHANNELS / 8, GROUPS = (O1 + UP - "
+    "1) / "
+    "UP, LINES = (UP - 1) * (int)P::S1 + K1, "
+    "SURE = P::B0 == 0 && P::B1 == 0 && P::B2 == 0 && (O0 - 1) * (int)P::S0 + (K0 - 1) * (int)P::DL0 < I0 && ((O1 + UP "
+    "- 1) / UP * UP - 1) * (int)P::S1 + (K1 - 1) * (int)P::DL1 < I1 && (O2 - 1) * (int)P::S2 + (K2 - 1) * (int)P::DL2 "
+    "< "
+    "I2, ALL = P::PLANES / P::CHANNELS * EACH * O0 * GROUPS * O2 };\n"
+    "  const C none = (C)gn_f64(0xfff0000000000000ull);\n"
+    "  for (int i = blockIdx.x * 256 + threadIdx.x; i < ALL; i += gridDim.x * 256) {\n"
+    "    const int octet = i % EACH, o2 = i / EACH % O2, o1 = i / (EACH * O2) % GROUPS * UP, o0 = i / (EACH * O2 * "
+    "GROUPS) % O0, n = i / (EACH * O2 * GROUPS * O0), a0 = o0 * (int)P::S0 - (int)P::B0, b0 = o1 * (int)P::S1 - "
+    "(int)P::B1, c0 = o2 * (int)P::S2 - (int)P::B2;\n"
+    "    const typename P::T *from = x + n * (int)P::XN + octet * 8 * (int)P::XC;\n"
+    "    C best[UP][8];\n"
+    "    UNROLL for (int u = 0; u < UP; u++) UNROLL for (int j = 0; j < 8; j++) best[u][j] = none;\n"
+    "    UNROLL for (int l = 0; l < K0 * LINES; l++) {\n"
+    "      const int a = a0 + l / LINES * (int)P::DL0, b = b0 + l % LINES * (int)P::DL1;\n"
+    "      C line[8];\n"
+    "      if (!SURE && (a < 0 || a >= I0 || b < 0 || b >= I1)) continue;\n"
+    "      UNROLL for (int j = 0; j < 8; j++) line[j] = none;\n"
+    "      UNROLL for (int k = 0; k < K2; k++) {\n"
+    "        const int c = c0 + k * (int)P::DL2;\n"
+    "        typename P::T v[8];\n"
+    "        if (!SURE && (c < 0 || c >= I2)) continue;\n"
+    "        pool_eight<P>(v, from, a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2);\n"
+    "        UNROLL for (int j = 0; j < 8; j++) line[j] = pool_first<C>(line[j], get(v[j]));\n"
+    "      }\n"
+    "      UNROLL for (int u = 0; u < UP; u++) if (l % LINES >= u * (int)P::S1 && l % LINES < u * (int)P::S1 + K1) {\n"
+    "        UNROLL for (int j = 0; j < 8; j++) best[u][j] = pool_first(best[u][j], line[j]);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int u = 0; u < UP; u++) if (UP == 1 || o1 + u < O1) {\n"
+    "      typename P::T to[8];\n"
+    "      UNROLL for (int j = 0; j < 8; j++) put(to[j], best[u][j]);\n"
+    "      vput<8>(y + ((((i64)n * O0 + o0) * O1 + o1 + u) * O2 + o2) * P::CHANNELS + octet * 8, to);\n"
+    "    }\n"
     "  }\n"
     "}\n"
     "// The place of i along an axis of N of which each is followed by BELOW, of ALL in all\n"
@@ -11216,7 +11258,11 @@ static void emit_pool(emit *e, uint32_t node) {
     put(&e->types, "};\n");
     emit_node(e, input(e, node, 0), types[x->dtype].name, true, "x");
     emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, "  pool_%s<@_p>(x, o);\n", keeps ? "rows" : tiled ? "tiled" : plain ? "plain" : "each");
+    put(&e->body, "  pool_%s<@_p>(x, o);\n",
+        keeps   ? attrs_of(e, node)[0] == GN_POOL_MAX ? "rows_largest" : "rows"
+        : tiled ? "tiled"
+        : plain ? "plain"
+                : "each");
     snprintf(name, sizeof name, "pool_%s%s", gn_dtype_name(x->dtype), keeps ? "_rows" : "");
     if (keeps) blocks = blocks_for(count / 8, 256);
     blocks = blocks > 1 << 20 ? 1 << 20 : blocks;
@@ -15998,7 +16044,7 @@ static bool fuse_attentions(emit *e, const readers *r) {
     return ok;
 }
 
-/* What one step alone widens from 16 bits, in the order of memory: for loops it is the same to read that. NULL: not so. */
+/* What one step alone widens from 16 bits, in memory's order: loops may as well read that. NULL: not so. */
 static const gn_load *widened(const emit *e, const readers *r, uint32_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
     const gn_instr *in = &e->layout->instrs[s->instr];

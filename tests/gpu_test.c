@@ -2596,6 +2596,79 @@ static void convs_around_pools_agree_with_the_cpu(void) {
     }
 }
 
+/* ---- pools of rows of channels ---- */
+
+static const struct rows_pool {
+    gn_pool_kind kind;
+    int64_t channels, dims[3], kernel[3], stride[3], dilation[3], pad[3];
+    int axes;
+    bool up; /* ceil mode */
+} rows_pools[] = {
+    { GN_POOL_MAX, 64, { 13, 20 }, { 3, 3 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, 2, false },
+    { GN_POOL_MAX, 24, { 12, 8 }, { 2, 2 }, { 2, 2 }, { 1, 1 }, { 0, 0 }, 2, false },
+    { GN_POOL_MAX, 8, { 11, 9 }, { 3, 2 }, { 1, 3 }, { 1, 2 }, { 1, 1 }, 2, true },
+    { GN_POOL_MAX, 16, { 17, 6 }, { 4, 1 }, { 3, 1 }, { 2, 1 }, { 2, 0 }, 2, true },
+    { GN_POOL_MAX, 40, { 5, 7, 6 }, { 2, 3, 3 }, { 1, 2, 1 }, { 1, 1, 1 }, { 1, 1, 0 }, 3, false },
+    { GN_POOL_MAX, 8, { 19 }, { 5 }, { 2 }, { 1 }, { 2 }, 1, false },
+    { GN_POOL_AVERAGE, 16, { 9, 10 }, { 3, 3 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, 2, true },
+};
+
+/* Numbers, few of them different, zeros of both signs, infinities and what is no number. */
+static uint16_t odd_bf16(void) {
+    static const uint16_t odd[] = { 0, 0x8000, 0x7fc0, 0xff80, 0x7f80 };
+    const uint64_t r = test_random();
+    return r % 16 ? (uint16_t)(0x3f80 | (r >> 8 & 0x8060)) : odd[(r >> 8) % (r % 32 ? 2 : TEST_COUNT(odd))];
+}
+
+static void pool_rows_of(const struct rows_pool *f) {
+    enum { IMAGES = 3 };
+    gn_pool_desc d = { .kind = f->kind, .ceiling = f->up };
+    gn_shape rows = { f->axes + 2, { IMAGES } };
+    gn_axes in = { f->axes + 2, { 0, f->axes + 1 } }, out = { f->axes + 2, { 0 } };
+    int64_t n = IMAGES * f->channels, places = 1;
+    uint16_t *result[2] = { NULL };
+    for (int i = 0; i < f->axes; i++) {
+        d.kernel[i] = f->kernel[i];
+        d.stride[i] = f->stride[i];
+        d.dilation[i] = f->dilation[i];
+        d.before[i] = d.after[i] = f->pad[i];
+        rows.dims[i + 1] = f->dims[i];
+        in.axis[i + 2] = i + 1;
+        out.axis[i + 1] = i + 2;
+        n *= f->dims[i];
+    }
+    rows.dims[f->axes + 1] = f->channels;
+    out.axis[f->axes + 1] = 1;
+    uint16_t *x = (uint16_t *)malloc((size_t)n * 2);
+    for (int64_t i = 0; i < n; i++) x[i] = odd_bf16();
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *g = k ? gpu : cpu;
+        gn_info info;
+        gn_tensor y = gn_permute(gn_pool(gn_permute(gn_data(g, GN_BF16, rows, x), in), &d), out);
+        if (!CHECK_RESULT(gn_describe(y, &info), GN_OK)) break;
+        places = 1;
+        for (int i = 0; i < info.shape.rank; i++) places *= info.shape.dims[i];
+        result[k] = (uint16_t *)calloc((size_t)places, 2);
+        gn_result s = gn_read(y, result[k], (size_t)places * 2);
+        if (!compiles_only) CHECK_RESULT(s, GN_OK);
+        gn_step(g);
+    }
+    for (int64_t i = 0; i < places && result[1] && !compiles_only; i++) {
+        bool none[2] = { (result[0][i] & 0x7fff) > 0x7f80, (result[1][i] & 0x7fff) > 0x7f80 };
+        if (result[0][i] == result[1][i] || (none[0] && none[1])) continue;
+        test_fail(__FILE__, __LINE__, "pool %d: element %lld is %04x, not %04x", (int)(f - rows_pools), (long long)i,
+                  result[1][i], result[0][i]);
+        break;
+    }
+    free(x);
+    free(result[0]);
+    free(result[1]);
+}
+
+static void pools_of_rows_have_the_bits_of_the_cpu(void) {
+    for (int i = 0; i < TEST_COUNT(rows_pools); i++) pool_rows_of(&rows_pools[i]);
+}
+
 /* ---- what is read as it lies ---- */
 
 /* A norm in f32 of x, scale and shift in 16 bits: none of them is widened by a kernel of its own. */
@@ -3108,6 +3181,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(convs_with_residuals_agree_with_the_cpu),
     TEST_ENTRY(convs_of_few_channels_agree_with_the_cpu),
     TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
+    TEST_ENTRY(pools_of_rows_have_the_bits_of_the_cpu),
     TEST_ENTRY(values_of_16_bits_are_widened_where_they_are_read),
     TEST_ENTRY(gradients_by_filters_are_exact),
     TEST_ENTRY(filters_of_one_channel_are_exact),
