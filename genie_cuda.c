@@ -9547,11 +9547,11 @@ typedef struct conv_rows {
     int64_t inside, places, taps, padded; /* places of an image of x, of the result; channels of a tap */
     struct {
         int64_t n, apart, shared, inverse, from, lift;
-    } phase[3];                           /* what conv_taps_of calls F, A, GC, IV, E, Z */
-    int64_t grid[3], spots, phases;       /* places of a phase, by axis and all; phases */
-    int64_t reach[3];                     /* from the first window's begin to its last tap */
-    int64_t from[3], pitch;               /* strides of x; columns of the product for an image */
-    int64_t pixel, line, real[4];         /* see conv_rows_join */
+    } phase[3];                     /* what conv_taps_of calls F, A, GC, IV, E, Z */
+    int64_t grid[3], spots, phases; /* places of a phase, by axis and all; phases */
+    int64_t reach[3];               /* from the first window's begin to its last tap */
+    int64_t from[3], pitch;         /* strides of x; columns of the product for an image */
+    int64_t pixel, line, real[4];   /* see conv_rows_join */
     bool transposed, turned, fed, flat;
     int height, width, stages, parts, blocks, step, warps[2];
     bool x_lies, w_lies; /* as the kernel reads it */
@@ -9629,8 +9629,8 @@ static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, cons
     return true;
 }
 
-/* The phases of an axis of a transposed convolution, see conv_phase: its rows' windows have stride 1 then, and taps that
-   go the other way. */
+/* The phases of an axis of a transposed convolution, see conv_phase: its windows have stride 1 then, and taps that go
+   the other way. */
 static void conv_rows_phase(conv_rows *c, int i) {
     const int64_t s = c->stride[i], d = c->dilation[i];
     int64_t shared = s, lower = INT64_MAX, upper = INT64_MIN, inverse = 0;
