@@ -9178,17 +9178,13 @@ static const char conv_rows_text[] =
     "// Element j of unit u after the swaps.\n"
     "template <class P> M constexpr int conv_unit_element(int u, int j) { return P::DOWN ? (j & 1) * 8 + (j >> 1 & 3) "
     "+ u * 4 : u * 8 + j; }\n"
-    "// A transposed convolution (TR) of stride A gives every A-th place of its result from F phases on as one of "
-    "stride "
-    "1 would: with each A / GC-th tap. Tiles of columns take the phases in turn, each block's too. By axis: F, A, GC "
-    "(what A and the dilation share), IV (the inverse of dilation / GC modulo A / GC), E + A * Z (before); B, S and DL "
-    "are "
-    "those of the rows.\n"
-    "template <class P> M int conv_phase(int p) { const int t = p / P::BW; return P::PHASES == 1 ? 0 : (t + t / "
-    "P::PHASES) "
-    "% P::PHASES; }\n"
-    "template <class P> M int conv_column(int p) { return P::PHASES == 1 ? p : p / (P::BW * P::PHASES) * P::BW + p % "
-    "P::BW; }\n"
+    "// A transposed convolution (TR) of stride A gives every A-th place of its result from phase f of F on as one of "
+    "stride 1 gives its places, with every A / GC-th tap. LOT tiles of columns take the phases one after the other. By "
+    "axis: F, A, GC (what A and the dilation share), IV (the inverse of dilation / GC modulo A / GC), E + A * Z "
+    "(before); B, S and DL are those of the windows on the rows.\n"
+    "template <class P> M int conv_phase(int p) { return P::PHASES == 1 ? 0 : p / (P::BW * P::LOT) % P::PHASES; }\n"
+    "template <class P> M int conv_column(int p) { enum { W = P::BW * P::LOT }; return P::PHASES == 1 ? p : p / (W * "
+    "P::PHASES) * W + p % W; }\n"
     "// The image n and the place in the result of a column, -1: none.\n"
     "template <class P> M int conv_spot(int p, int *n) {\n"
     "  const int q = conv_column<P>(p), at = q % P::PITCH, f = conv_phase<P>(p);\n"
@@ -9207,14 +9203,16 @@ static const char conv_rows_text[] =
     "  return e % GC || k >= K ? none : some;\n"
     "}\n"
     "struct conv_window { conv_taps a, b, c; int taps; };\n"
-    "template <class P> M conv_window conv_window_of(int f) {\n"
+    "// Of a tile of columns, from p on: the last lot may have some too many.\n"
+    "template <class P> M conv_window conv_window_of(int p) {\n"
+    "  const int f = conv_phase<P>(p);\n"
     "  conv_window w = { { 0, P::K0, -P::B0 }, { 0, P::K1, -P::B1 }, { 0, P::K2, -P::B2 }, 0 };\n"
     "  if (P::TR) {\n"
     "    w.a = conv_taps_of<P::K0, P::A0, P::GC0, P::IV0, P::DL0, P::E0, P::Z0>(f / (P::F1 * P::F2));\n"
     "    w.b = conv_taps_of<P::K1, P::A1, P::GC1, P::IV1, P::DL1, P::E1, P::Z1>(f / P::F2 % P::F1);\n"
     "    w.c = conv_taps_of<P::K2, P::A2, P::GC2, P::IV2, P::DL2, P::E2, P::Z2>(f % P::F2);\n"
     "  }\n"
-    "  w.taps = w.a.n * w.b.n * w.c.n;\n"
+    "  w.taps = P::TR && conv_column<P>(p) >= P::PLACES ? 0 : w.a.n * w.b.n * w.c.n;\n"
     "  return w;\n"
     "}\n"
     "template <class P> M int conv_tap(const conv_window &w, int a, int b, int c) { return ((w.a.first + a * (P::A0 / "
@@ -9309,7 +9307,7 @@ static const char conv_rows_text[] =
     "  u32 z;\n"
     "  int row, col;\n"
     "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
-    "  const conv_window win = conv_window_of<P>(conv_phase<P>(col));\n"
+    "  const conv_window win = conv_window_of<P>(col);\n"
     "  const int deep = win.taps * P::CP, all = (deep + P::STEP - 1) / P::STEP, span = (all + P::PARTS - 1) / "
     "P::PARTS, "
     "first = blockIdx.y * span, steps = JOIN ? -STAGES : all - first < span ? all - first : span;\n"
@@ -9397,7 +9395,7 @@ static const char warpgroup_conv_text[] =
     "  int row, col;\n"
     "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    product_tile<P>(tile, &z, &row, &col);\n"
-    "    const conv_window win = conv_window_of<P>(conv_phase<P>(col));\n"
+    "    const conv_window win = conv_window_of<P>(col);\n"
     "    const int p = conv_column<P>(col), n = p / P::SPOTS, h = p % P::SPOTS / P::Q2 * P::S1 - P::B1, w = p % P::Q2 "
     "* "
     "P::S2 - P::B2, channel = (int)z * P::CG, first = conv_span<P>(win) * rank, end = first + conv_steps<P>(win, "
@@ -9513,7 +9511,7 @@ static const char warpgroup_conv_text[] =
     "8);\n"
     "      if (P::KC == 1 && P::BLOCKS == 1) UNROLL for (int i = 0; i < 2; i++) conv_before<P>(r[i], residual, (int)z, "
     "m, col + right + i * 32);\n"
-    "      conv_sums<P>(d, base, full, empty, it, conv_steps<P>(conv_window_of<P>(conv_phase<P>(col)), (int)rank));\n"
+    "      conv_sums<P>(d, base, full, empty, it, conv_steps<P>(conv_window_of<P>(col), (int)rank));\n"
     "      if (P::KC > 1) {\n"
     "        enum { DOWN = P::DOWN ? 1 : P::BW + 8, RIGHT = P::DOWN ? P::BM + 8 : 1 };\n"
     "        float *mine = (float *)(panels + (base - at)) + (down + (l >> 2)) * DOWN + (right + (l & 3) * 2) * "
@@ -9549,6 +9547,7 @@ typedef struct conv_rows {
         int64_t n, apart, shared, inverse, from, lift;
     } phase[3];                     /* what conv_taps_of calls F, A, GC, IV, E, Z */
     int64_t grid[3], spots, phases; /* places of a phase, by axis and all; phases */
+    int64_t most;                   /* taps of a phase */
     int64_t reach[3];               /* from the first window's begin to its last tap */
     int64_t from[3], pitch;         /* strides of x; columns of the product for an image */
     int64_t pixel, line, real[4];   /* see conv_rows_join */
@@ -9633,7 +9632,7 @@ static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, cons
    the other way. */
 static void conv_rows_phase(conv_rows *c, int i) {
     const int64_t s = c->stride[i], d = c->dilation[i];
-    int64_t shared = s, lower = INT64_MAX, upper = INT64_MIN, inverse = 0;
+    int64_t shared = s, lower = INT64_MAX, upper = INT64_MIN, inverse = 0, most = 0;
     for (int64_t rest = d; rest;) {
         int64_t over = shared % rest;
         shared = rest;
@@ -9650,24 +9649,28 @@ static void conv_rows_phase(conv_rows *c, int i) {
     for (int64_t f = 0; f < c->phase[i].n; f++) {
         const int64_t e = f + from, k = e / shared % every * inverse % every;
         if (e % shared || k >= c->kernel[i]) continue;
-        const int64_t start = lift + (e - k * d) / s, end = start - (c->kernel[i] - 1 - k) / every * (d / shared);
+        const int64_t more = (c->kernel[i] - 1 - k) / every, start = lift + (e - k * d) / s,
+                      end = start - more * (d / shared);
+        if (more + 1 > most) most = more + 1;
         if (end < lower) lower = end;
         if (start > upper) upper = start;
     }
     c->grid[i] = blocks_for(c->out[i], s);
     c->before[i] = lower <= upper ? -lower : 0;
     c->reach[i] = lower <= upper ? upper - lower : 0;
+    c->most *= most;
     c->stride[i] = 1;
     c->dilation[i] = -(d / shared);
 }
 
 static void conv_rows_phases(conv_rows *c) {
-    c->phases = c->spots = 1;
+    c->phases = c->spots = c->most = 1;
     for (int i = 0; i < 3; i++) {
         c->phase[i].n = c->phase[i].apart = c->phase[i].shared = 1;
         c->grid[i] = c->out[i];
         c->reach[i] = (c->kernel[i] - 1) * c->dilation[i];
         if (c->transposed) conv_rows_phase(c, i);
+        else c->most *= c->kernel[i];
         c->phases *= c->phase[i].n;
         c->spots *= c->grid[i];
     }
@@ -9728,24 +9731,28 @@ static const struct fed_form {
                   { 64, 128, 8, 2, 1, 0.225, 7 },    { 64, 128, 8, 4, 1, 0.225, 8 },
                   { 128, 128, 3, 1, 2, 0.355, 1.3 }, { 64, 128, 4, 1, 2, 0.27, 0.6 } };
 
-/* A residual is read at the end of a tile, which waits for it. Two blocks to a processor are of use where both have a
-   tile; one of planes they would read in small pieces. */
-static double fed_us(const emit *e, const product *p, const struct fed_form *f, bool residual, bool kept) {
-    enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
-    const int64_t tiles = blocks_for(p->m, f->height) * blocks_for(p->n, f->width) * p->batches * f->parts,
-                  steps = blocks_for(blocks_for(p->k, 64), f->parts), processors = emit_processors(e),
-                  turns = blocks_for(tiles, f->blocks * processors) * f->blocks;
-    if (f->blocks > 1 && (tiles <= processors || (residual && !kept))) return 1e300;
-    if (tiles >= 0x7fffffff || (f->parts > 1 && (steps < FED_STEPS || !emit_has_clusters(e)))) return 1e300;
-    return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1));
-}
-
 /* Columns of a phase, and the k of one in the mean. */
 static product conv_product(const conv_rows *c) {
     return (product){ .m = c->filters,
                       .n = c->images * c->spots,
                       .k = blocks_for(c->taps * c->padded, c->phases),
                       .batches = c->groups * c->phases };
+}
+
+/* A residual is read at the end of a tile, which waits for it. Two blocks to a processor are of use where both have a
+   tile; one of planes they would read in small pieces. A block has a tile of the phase with most taps. */
+static double fed_us(const emit *e, const conv_rows *c, const struct fed_form *f) {
+    enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
+    const product p = conv_product(c);
+    const bool residual = c->residual != GN_NO_NODE;
+    const int64_t tiles = blocks_for(p.m, f->height) * blocks_for(p.n, f->width) * p.batches * f->parts,
+                  steps = blocks_for(blocks_for(p.k, 64), f->parts),
+                  most = blocks_for(blocks_for(c->most * c->padded, 64), f->parts), processors = emit_processors(e),
+                  turns = blocks_for(tiles, f->blocks * processors) * f->blocks;
+    if (f->blocks > 1 && (tiles <= processors || (residual && !conv_keeps(e, c)))) return 1e300;
+    if (tiles >= 0x7fffffff || (f->parts > 1 && (steps < FED_STEPS || !emit_has_clusters(e)))) return 1e300;
+    return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1)) +
+           (double)(most - steps) * f->step;
 }
 
 /* Few tiles of many k are cut into parts of them, which a second kernel adds up: as many as run side by side. What both
@@ -9770,7 +9777,17 @@ static double conv_parts_us(const emit *e, const conv_rows *c, conv_rows *out) {
     if (e->invariant || parts < 2 || out->width != 64) return 1e300;
     steps = blocks_for(steps, parts);
     out->parts = (int)blocks_for(blocks_for(p.k, 64), steps);
-    return (double)steps * 0.54 + 15;
+    return (double)blocks_for(blocks_for(c->most * out->padded, 64), out->parts) * 0.54 + 15;
+}
+
+/* Tiles of columns of all phases. What runs at once is a lot: of one phase, so that blocks have as many steps each, and
+   the others follow, so that what lies between its places in memory is written soon. */
+static int64_t conv_columns(const emit *e, const conv_rows *c, int64_t *out_lot) {
+    const int64_t columns = blocks_for(c->images * c->pitch, c->width), down = blocks_for(c->filters, c->height),
+                  once = emit_processors(e) * (c->blocks > 1 ? c->blocks : 1) / (down < 16 ? down : 16),
+                  lots = c->phases > 1 ? blocks_for(columns, once > 1 ? once : 1) : 1;
+    *out_lot = blocks_for(columns, lots);
+    return *out_lot * lots * c->phases;
 }
 
 static void conv_rows_choose(const emit *e, conv_rows *c) {
@@ -9785,12 +9802,10 @@ static void conv_rows_choose(const emit *e, conv_rows *c) {
         *c = parts;
         return;
     }
-    const product p = conv_product(c);
-    const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
     const struct fed_form *best = fed_forms;
     for (size_t i = 1; i < sizeof fed_forms / sizeof *fed_forms; i++)
-        if (fed_us(e, &p, &fed_forms[i], residual, kept) < fed_us(e, &p, best, residual, kept)) best = &fed_forms[i];
-    if (us < 0.8 * fed_us(e, &p, best, residual, kept)) {
+        if (fed_us(e, c, &fed_forms[i]) < fed_us(e, c, best)) best = &fed_forms[i];
+    if (us < 0.8 * fed_us(e, c, best)) {
         *c = parts;
         return;
     }
@@ -9996,8 +10011,7 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
     const gn_view *out = view_of(e, c->node), *bias = c->bias == GN_NO_NODE ? NULL : view_of(e, c->bias),
                   *residual = c->residual == GN_NO_NODE ? NULL : view_of(e, c->residual);
     const int64_t *a = attrs_of(e, c->node);
-    int64_t r[5] = { 0 }, down = blocks_for(c->filters, c->height),
-            columns = blocks_for(c->images * c->pitch, c->width) * c->phases;
+    int64_t r[5] = { 0 }, lot, down = blocks_for(c->filters, c->height), columns = conv_columns(e, c, &lot);
     gn_view dense = gn_view_dense(out->dtype, out->rank, out->dims);
     const gn_view *like = conv_keeps(e, c) ? out : &dense;
     bool lies = residual != NULL;
@@ -10013,13 +10027,12 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
         "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DOWN "
         "= %d, DENSE = %d, V = "
         "%d, FLAT = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, SPOTS = %lld, PHASES = "
-        "%lld, "
-        "CG = %lld, CP = %lld, DEEP = %lld,\n",
+        "%lld, LOT = %lld, CG = %lld, CP = %lld, DEEP = %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
         word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), conv_keeps(e, c) || wide < 4, lies,
         wide, c->flat, (long long)c->pitch, (long long)c->filters, (long long)(c->groups * c->filters),
         (long long)(c->images * c->pitch), (long long)c->places, (long long)c->spots, (long long)c->phases,
-        (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
+        (long long)lot, (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
         (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld", c->height, c->width,
         c->step, c->warps[0], c->warps[1], c->parts, (long long)down, (long long)columns);
@@ -10330,7 +10343,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     if (all > e->scratch) e->scratch = all;
     emit_pack(e, &c);
     emit_conv_ready(e, &c);
-    int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.pitch, c.width) * c.groups * c.phases;
+    int64_t lot, tiles = blocks_for(c.filters, c.height) * conv_columns(e, &c, &lot) * c.groups;
     emit_early(e);
     if (c.fed) {
         put_wgmma(&e->types, "@_mma", c.height > 64 ? c.width : c.width / 2, d, false, false, c.flat);
