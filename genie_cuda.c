@@ -9192,18 +9192,59 @@ static const char conv_rows_text[] =
     "// Element j of unit u after the swaps.\n"
     "template <class P> M constexpr int conv_unit_element(int u, int j) { return P::DOWN ? (j & 1) * 8 + (j >> 1 & 3) "
     "+ u * 4 : u * 8 + j; }\n"
+    "// A transposed convolution (TR) of stride A gives every A-th place of its result from phase f of F on as one of "
+    "stride 1 gives its places, with every A / GC-th tap. LOT tiles of columns take the phases one after the other. "
+    "By axis: F, A, GC (what A and the dilation share), IV (the inverse of dilation / GC modulo A / GC), E + A * Z "
+    "(before); B, S and DL are those of the windows on the rows.\n"
+    "template <class P> M int conv_phase(int p) { return P::PHASES == 1 ? 0 : p / (P::BW * P::LOT) % P::PHASES; }\n"
+    "template <class P> M int conv_column(int p) { enum { W = P::BW * P::LOT }; return P::PHASES == 1 ? p : p / (W * "
+    "P::PHASES) * W + p % W; }\n"
+    "// The image n and the place in the result of a column, -1: none.\n"
+    "template <class P> M int conv_spot(int p, int *n) {\n"
+    "  const int q = conv_column<P>(p), at = q % P::PITCH, f = conv_phase<P>(p);\n"
+    "  *n = q / P::PITCH;\n"
+    "  if (q >= P::PLACES || at >= P::SPOTS) return -1;\n"
+    "  if (!P::TR) return at;\n"
+    "  const int a = at / (P::Q1 * P::Q2) * P::A0 + f / (P::F1 * P::F2), b = at / P::Q2 % P::Q1 * P::A1 + f / P::F2 % "
+    "P::F1, c = at % P::Q2 * P::A2 + f % P::F2;\n"
+    "  return a < P::O0 && b < P::O1 && c < P::O2 ? (a * P::O1 + b) * P::O2 + c : -1;\n"
+    "}\n"
+    "// By axis: the first tap, how many, and where the first place meets it.\n"
+    "struct conv_taps { int first, n, start; };\n"
+    "template <int K, int A, int GC, int IV, int DL, int E, int Z> D conv_taps conv_taps_of(int f) {\n"
+    "  const int e = f + E, k = e / GC % (A / GC) * IV % (A / GC);\n"
+    "  const conv_taps none = { 0, 0, 0 }, some = { k, (K - 1 - k) / (A / GC) + 1, Z + (e + k * DL * GC) / A };\n"
+    "  return e % GC || k >= K ? none : some;\n"
+    "}\n"
+    "struct conv_window { conv_taps a, b, c; int taps; };\n"
+    "// Of a tile of columns, from p on: the last lot may have some too many.\n"
+    "template <class P> M conv_window conv_window_of(int p) {\n"
+    "  const int f = conv_phase<P>(p);\n"
+    "  conv_window w = { { 0, P::K0, -P::B0 }, { 0, P::K1, -P::B1 }, { 0, P::K2, -P::B2 }, 0 };\n"
+    "  if (P::TR) {\n"
+    "    w.a = conv_taps_of<P::K0, P::A0, P::GC0, P::IV0, P::DL0, P::E0, P::Z0>(f / (P::F1 * P::F2));\n"
+    "    w.b = conv_taps_of<P::K1, P::A1, P::GC1, P::IV1, P::DL1, P::E1, P::Z1>(f / P::F2 % P::F1);\n"
+    "    w.c = conv_taps_of<P::K2, P::A2, P::GC2, P::IV2, P::DL2, P::E2, P::Z2>(f % P::F2);\n"
+    "  }\n"
+    "  w.taps = P::TR && conv_column<P>(p) >= P::PLACES ? 0 : w.a.n * w.b.n * w.c.n;\n"
+    "  return w;\n"
+    "}\n"
+    "template <class P> M int conv_tap(const conv_window &w, int a, int b, int c) { return ((w.a.first + a * (P::A0 / "
+    "P::GC0)) * P::K1 + w.b.first + b * (P::A1 / P::GC1)) * P::K2 + w.c.first + c * (P::A2 / P::GC2); }\n"
     "// The residual of a unit: of filter m at the places from column p on, or (DOWN) of the filters from m on at "
-    "place p. P: T, m (filters of a group), PITCH (columns of an image), FILTERS, PLACES (all columns), OUT (places of "
-    "an image), V (places that are stored at once), BIAS, RES, CLAMP, BS; KEEP: the result is rows of channels; DENSE: "
-    "the residual lies as the result, else RN RM R0 R1 R2, O1 O2\n"
+    "place p. P: T, m (filters of a group), PITCH (columns of an image), FILTERS, PLACES (columns of all images), "
+    "SPOTS (places of a phase of an image), Q0 Q1 Q2 (by axis), OUT (places of an image), V (places that are stored "
+    "at once), BIAS, RES, CLAMP, BS; KEEP: the result is rows of channels; DENSE: the residual lies as the result, "
+    "else RN RM R0 R1 R2, O1 O2\n"
     "template <class P> M i64 conv_apart(int n, int f, int at) { return (i64)n * P::RN + f * P::RM + at / (P::O1 * "
     "P::O2) * P::R0 + at / P::O2 % P::O1 * P::R1 + at % P::O2 * P::R2; }\n"
     "template <class P, bool QUADS> M void conv_residual(typename P::T *r, const typename P::T *residual, int group, "
     "int m, int p) {\n"
     "  enum { V = P::DOWN ? 8 : P::V };\n"
     "  UNROLL for (int i = 0; i < 8; i += V, QUADS ? m += 4 : p += V) {\n"
-    "    const int n = p / P::PITCH, at = p % P::PITCH, f = group * P::m + m;\n"
-    "    if (!P::RES || m >= P::m || p >= P::PLACES || at >= P::OUT) continue;\n"
+    "    int n;\n"
+    "    const int at = conv_spot<P>(p, &n), f = group * P::m + m;\n"
+    "    if (!P::RES || m >= P::m || at < 0) continue;\n"
     "    if (P::DENSE && P::KEEP) vget<8>(r, residual + ((i64)n * P::OUT + at) * P::FILTERS + f);\n"
     "    else if (P::DENSE && !P::DOWN) vget<V>(r + i, residual + ((i64)n * P::FILTERS + f) * P::OUT + at);\n"
     "    else UNROLL for (int j = 0; j < V; j++) {\n"
@@ -9223,8 +9264,9 @@ static const char conv_rows_text[] =
     "const float *v) {\n"
     "  enum { V = P::DOWN ? 8 : P::V };\n"
     "  UNROLL for (int i = 0; i < 8; i += V, QUADS ? m += 4 : p += V) {\n"
-    "    const int n = p / P::PITCH, at = p % P::PITCH, f = group * P::m + m;\n"
-    "    if (m >= P::m || p >= P::PLACES || at >= P::OUT) continue;\n"
+    "    int n;\n"
+    "    const int at = conv_spot<P>(p, &n), f = group * P::m + m;\n"
+    "    if (m >= P::m || at < 0) continue;\n"
     "    typename P::T y[V];\n"
     "    UNROLL for (int j = 0; j < V; j++) conv_finish<P>(y[j], v[i + j], r[i + j]);\n"
     "    if (P::KEEP) vput<V>(o + ((i64)n * P::OUT + at) * P::FILTERS + f, y);\n"
@@ -9253,42 +9295,38 @@ static const char conv_rows_text[] =
     "  }\n"
     "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
-    "D int conv_meet(int start, int tap, int step, int dilation, int in, bool transposed) {\n"
-    "  if (!transposed) { const int i = start + tap * dilation; return (u32)i < (u32)in ? i : -1; }\n"
-    "  const int q = start - tap * dilation;\n"
-    "  return q >= 0 && q % step == 0 && q / step < in ? q / step : -1;\n"
-    "}\n"
+    "D int conv_meet(int start, int to, int in) { return (u32)(start + to) < (u32)in ? start + to : -1; }\n"
     "// BM filters by BW places, which 8 warps share as WM by WN; four stages of STEP k. P as for conv_put; TR, by "
-    "axis "
-    "I, O, K, S, DL, B, strides YN Y0 Y1 Y2 of the rows, CG (from group to group), CP (of a tap), DEEP (all k), ROWS, "
-    "COLS; PARTS of the steps, whose sums go to `parts` when there are several\n"
+    "axis I, O, K, S, DL, B, strides YN Y0 Y1 Y2 of the rows, CG (from group to group), CP (of a tap; TR: whole "
+    "steps), DEEP (all k), ROWS, COLS; PARTS of the steps, whose sums go to `parts` when there are several\n"
     "template <class P> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename "
     "P::T *bias, const typename P::T *residual, typename P::T *o, float *parts) {\n"
     "  typedef tensor_side<typename P::T, P::BM, P::STEP, 8, true> side_a;\n"
     "  typedef tensor_side<typename P::T, P::BW, P::STEP, 8, true> side_b;\n"
     "  enum { EACH = P::STEP / 8, N = P::BW * EACH / 256, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 8, CELLS = MI "
-    "* NJ * 4, A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4, STEPS = (P::DEEP + P::STEP - 1) / P::STEP, "
-    "SPAN = (STEPS + P::PARTS - 1) / P::PARTS };\n"
+    "* NJ * 4, A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4 };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
-    "  const int first = blockIdx.y * SPAN, steps = STEPS - first < SPAN ? STEPS - first : (int)SPAN;\n"
     "  const int t = threadIdx.x, warp = t >> 5, l = t & 31, wm = warp / P::WN * (P::BM / P::WM), wn = warp % P::WN * "
     "(P::BW / P::WN), piece = t % EACH * 8;\n"
     "  u32 z;\n"
     "  int row, col;\n"
     "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
+    "  const conv_window win = conv_window_of<P>(col);\n"
+    "  const int deep = win.taps * P::CP, all = (deep + P::STEP - 1) / P::STEP, span = (all + P::PARTS - 1) / "
+    "P::PARTS, first = blockIdx.y * span, steps = all - first < span ? all - first : span;\n"
     "  const int rows = P::m - row < P::BM ? P::m - row : P::BM;\n"
     "  w += ((i64)z * P::m + row) * P::DEEP;\n"
     "  x += (i64)z * P::CG;\n"
     "  const typename P::T *from[N];\n"
     "  int at0[N], at1[N], at2[N];\n"
     "  UNROLL for (int q = 0; q < N; q++) {\n"
-    "    const int p = col + t / EACH + q * (256 / EACH), n = p / P::OUT, a = p % P::OUT / (P::O1 * P::O2), b = p / "
-    "P::O2 % P::O1, c = p % P::O2;\n"
+    "    const int p = conv_column<P>(col) + t / EACH + q * (256 / EACH), n = p / P::SPOTS, a = p % P::SPOTS / (P::Q1 "
+    "* P::Q2), b = p / P::Q2 % P::Q1, c = p % P::Q2;\n"
     "    from[q] = x + (p < P::PLACES ? n * P::YN : 0);\n"
-    "    at0[q] = p >= P::PLACES ? -(1 << 30) : P::TR ? a + P::B0 : a * P::S0 - P::B0;\n"
-    "    at1[q] = P::TR ? b + P::B1 : b * P::S1 - P::B1;\n"
-    "    at2[q] = P::TR ? c + P::B2 : c * P::S2 - P::B2;\n"
+    "    at0[q] = p >= P::PLACES ? -(1 << 30) : a * P::S0 + win.a.start;\n"
+    "    at1[q] = b * P::S1 + win.b.start;\n"
+    "    at2[q] = c * P::S2 + win.c.start;\n"
     "  }\n"
     "  side_a sa;\n"
     "  float acc[CELLS];\n"
@@ -9297,14 +9335,14 @@ static const char conv_rows_text[] =
     "    const int next = step + STAGES - 1, to = next % STAGES * STAGE, k = (first + next) * P::STEP;\n"
     "    if (step >= 0) { copy_wait<STAGES - 2>(); __syncthreads(); }\n"
     "    if (next < steps) {\n"
-    "      const int mine = k + piece, tap = mine / P::CP, c = mine % P::CP, t0 = tap / (P::K1 * P::K2), t1 = tap / "
-    "P::K2 % P::K1, t2 = tap % P::K2;\n"
-    "      sa.template fetch<false, P::DEEP, 1>(base + to, w + k, rows, P::DEEP - k < P::STEP ? P::DEEP - k : "
-    "P::STEP);\n"
+    "      const int mine = k + piece, tap = mine / P::CP, c = mine % P::CP, t0 = P::K0 > 1 ? tap / (win.b.n * "
+    "win.c.n) : 0, t1 = P::K1 > 1 ? tap / win.c.n - t0 * win.b.n : 0, t2 = tap - (t0 * win.b.n + t1) * win.c.n;\n"
+    "      sa.template fetch<false, P::DEEP, 1>(base + to, w + (P::TR ? conv_tap<P>(win, t0, t1, t2) * P::CP + k % "
+    "P::CP : k), rows, P::TR || P::DEEP - k >= P::STEP ? (int)P::STEP : P::DEEP - k);\n"
     "      UNROLL for (int q = 0; q < N; q++) {\n"
-    "        const int i0 = conv_meet(at0[q], t0, P::S0, P::DL0, P::I0, P::TR), i1 = conv_meet(at1[q], t1, P::S1, "
-    "P::DL1, P::I1, P::TR), i2 = conv_meet(at2[q], t2, P::S2, P::DL2, P::I2, P::TR);\n"
-    "        const bool is = mine < P::DEEP && i0 >= 0 && i1 >= 0 && i2 >= 0;\n"
+    "        const int i0 = conv_meet(at0[q], t0 * P::DL0, P::I0), i1 = conv_meet(at1[q], t1 * P::DL1, P::I1), i2 = "
+    "conv_meet(at2[q], t2 * P::DL2, P::I2);\n"
+    "        const bool is = mine < deep && (!P::TR || c < P::CG) && i0 >= 0 && i1 >= 0 && i2 >= 0;\n"
     "        copy16(base + to + A + side_b::at(t / EACH + q * (256 / EACH), piece * 2), is ? from[q] + (i0 * P::Y0 + "
     "i1 * P::Y1 + i2 * P::Y2 + c) : x, is ? 16 : 0);\n"
     "      }\n"
@@ -9371,32 +9409,44 @@ static const char warpgroup_conv_text[] =
     "each, and a warp that feeds them through STAGES of 64 k: the filters by boxes, windows by TMA's im2col mode.\n"
     "// FLAT: one tap, and places side by side in memory, which boxes of 64 take as they lie. PLANAR: one place, whose "
     "window is all of x; both sides are planes of one channel after the other, by boxes of 64 places. P as for "
-    "conv_tensor; STEPS in all, PIECES of 64 channels of a tap (PLANAR: of 64 places of a channel), TOTAL tiles, "
-    "mma(d, "
-    "a, b), KC blocks of a cluster that share the steps of a tile, or PARTS of them\n"
+    "conv_tensor; PIECES of 64 channels of a tap (PLANAR: of 64 places of a channel, STEPS in all), TOTAL tiles, "
+    "mma(d, a, b), KC blocks of a cluster that share the steps of a tile, or PARTS of them\n"
     "template <class P> M u32 conv_tile_first() { return P::PARTS > 1 ? blockIdx.x % P::TOTAL : blockIdx.x / P::KC; }\n"
-    "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, "
-    "int first, int steps) {\n"
+    "template <class P> M int conv_share(int rank) { return P::PARTS > 1 ? (int)(blockIdx.x / P::TOTAL) : rank; }\n"
+    "// A block's share of the steps of a tile, all but the last's.\n"
+    "template <class P> M int conv_all(const conv_window &win) { return P::PLANAR ? (int)P::STEPS : win.taps * "
+    "P::PIECES; "
+    "}\n"
+    "template <class P> M int conv_span(const conv_window &win) { return (conv_all<P>(win) + P::KC * P::PARTS - 1) / "
+    "(P::KC * P::PARTS); }\n"
+    "template <class P> M int conv_steps(const conv_window &win, int rank) {\n"
+    "  const int left = conv_all<P>(win) - conv_span<P>(win) * rank;\n"
+    "  return left > conv_span<P>(win) ? conv_span<P>(win) : left > 0 ? left : 0;\n"
+    "}\n"
+    "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, int "
+    "rank) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  for (u32 tile = conv_tile_first<P>(); tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    product_tile<P>(tile, &z, &row, &col);\n"
-    "    const int n = col / P::OUT, h = col % P::OUT / P::O2 * P::S1 - P::B1, w = col % P::O2 * P::S2 - P::B2, "
-    "channel "
-    "= (int)z * P::CG;\n"
-    "    for (int k = first; k < first + steps; k++, it++) {\n"
+    "    const conv_window win = conv_window_of<P>(col);\n"
+    "    const int p = conv_column<P>(col), n = p / P::SPOTS, h = p % P::SPOTS / P::Q2 * P::S1 - P::B1, w = p % P::Q2 "
+    "* P::S2 - P::B2, channel = (int)z * P::CG, first = conv_span<P>(win) * rank, end = first + conv_steps<P>(win, "
+    "rank);\n"
+    "    for (int k = first; k < end; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, to = base + s * STAGE, bar = full + 8 * s;\n"
-    "      const int tap = k / P::PIECES, c = k % P::PIECES * 64;\n"
+    "      const int tap = k / P::PIECES, c = k % P::PIECES * 64, t1 = P::K1 > 1 ? tap / win.c.n : 0, t2 = tap - t1 * "
+    "win.c.n;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
-    "      box_load(to, filters, P::PLANAR ? c : k * 64, (int)z * P::m + row, P::PLANAR ? tap : 0, 0, bar);\n"
+    "      box_load(to, filters, P::PLANAR ? c : P::TR ? conv_tap<P>(win, 0, t1, t2) * P::CP + c : k * 64, (int)z * "
+    "P::m + row, P::PLANAR ? tap : 0, 0, bar);\n"
     "      if (P::PLANAR) box_load(to + A, rows, c, col, channel + tap, 0, bar);\n"
-    "      else if (!P::FLAT) window_load(to + A, rows, channel + c, w, h, n, tap % P::K2 * P::DL2, tap / P::K2 * "
-    "P::DL1, "
-    "bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BW; i += 64) box_load(to + A + i * 128, rows, (col + i) % P::PITCH, "
-    "channel + c, (col + i) / P::PITCH, 0, bar);\n"
+    "      else if (!P::FLAT) window_load(to + A, rows, channel + c, w, h, n, t2 * P::DL2 + win.c.start + P::B2, t1 * "
+    "P::DL1 + win.b.start + P::B1, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BW; i += 64) box_load(to + A + i * 128, rows, (p + i) % P::PITCH, "
+    "channel + c, (p + i) / P::PITCH, 0, bar);\n"
     "    }\n"
     "  }\n"
     "}\n"
@@ -9415,6 +9465,7 @@ static const char warpgroup_conv_text[] =
     "// The sums of a tile: a group's share of this block's steps. The last has a wait of its own: see wgmma_sums.\n"
     "template <class P> M void conv_sums(float *d, u32 base, u32 full, u32 empty, u32 &it, int steps) {\n"
     "  UNROLL for (int i = 0; i < P::WIDE / 2; i++) d[i] = 0.f;\n"
+    "  if (P::TR && !steps) return;\n"
     "  for (int k = 1; k < steps; k++, it++) {\n"
     "    conv_products<P>(d, base, full, it);\n"
     "    wgmma_wait<1>();\n"
@@ -9462,15 +9513,11 @@ static const char warpgroup_conv_text[] =
     "}\n"
     "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::T *bias, const "
     "typename P::T *residual, typename P::T *o, float *parts) {\n"
-    "  enum { STEPS = P::STEPS, CELLS = P::WIDE / 2, SHARES = P::KC * P::PARTS, SPAN = (STEPS + SHARES - 1) / SHARES "
-    "};\n"
+    "  enum { CELLS = P::WIDE / 2 };\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
     "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full "
     "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
-    "  const int first = (P::PARTS > 1 ? (int)(blockIdx.x / P::TOTAL) : (int)rank) * SPAN, steps = STEPS - first < "
-    "SPAN "
-    "? STEPS - first : (int)SPAN;\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, 2); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
@@ -9478,7 +9525,7 @@ static const char warpgroup_conv_text[] =
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= 256) {\n"
     "    if (P::BLOCKS == 1) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
-    "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty, first, steps);\n"
+    "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty, conv_share<P>((int)rank));\n"
     "    __syncwarp();\n"
     "    if (P::KC > 1) { cluster_sync(); cluster_sync(); }\n"
     "  } else {\n"
@@ -9497,7 +9544,7 @@ static const char warpgroup_conv_text[] =
     "8);\n"
     "      if (P::KC == 1 && P::PARTS == 1 && P::BLOCKS == 1) UNROLL for (int i = 0; i < 2; i++) conv_before<P>(r[i], "
     "residual, (int)z, m, col + right + i * 32);\n"
-    "      conv_sums<P>(d, base, full, empty, it, steps);\n"
+    "      conv_sums<P>(d, base, full, empty, it, conv_steps<P>(conv_window_of<P>(col), conv_share<P>((int)rank)));\n"
     "      if (P::PARTS > 1) UNROLL for (int i = 0; i < CELLS; i++) parts[((i64)blockIdx.x * CELLS + i) * 256 + t] = "
     "d[i];\n"
     "      else if (P::KC > 1) {\n"
@@ -9524,15 +9571,22 @@ static const char warpgroup_conv_text[] =
     "  }\n"
     "}\n";
 
-/* A convolution whose x is rows of channels; transposed ones of stride 1 are plain ones with their taps in reverse. */
+/* A convolution whose x is rows of channels; transposed ones of stride 1 are plain ones with their taps in reverse,
+   those of other strides run by phases. */
 typedef struct conv_rows {
     uint32_t node, x, w, bias, residual; /* nodes, GN_NO_NODE: none */
     int axes;
     int64_t groups, channels, filters, images; /* channels and filters of a group */
     int64_t in[3], out[3], kernel[3], stride[3], dilation[3], before[3];
     int64_t inside, places, taps, padded; /* places of an image of x, of the result; channels of a tap */
-    int64_t from[3], pitch;               /* strides of x; columns of the product for an image */
-    int64_t pixel, line, real[4];         /* see conv_rows_join */
+    struct {
+        int64_t n, apart, shared, inverse, from, lift;
+    } phase[3];                     /* what conv_taps_of calls F, A, GC, IV, E, Z */
+    int64_t grid[3], spots, phases; /* places of a phase, by axis and all; phases */
+    int64_t most;                   /* taps of a phase */
+    int64_t reach[3];               /* from the first window's begin to its last tap */
+    int64_t from[3], pitch;         /* strides of x; columns of the product for an image */
+    int64_t pixel, line, real[4];   /* see conv_rows_join */
     bool transposed, turned, fed, flat, planar;
     int height, width, stages, cluster, parts, blocks, step, warps[2]; /* parts: of k, which a second kernel adds up */
     bool x_lies, w_lies; /* as the kernel reads it */
@@ -9610,11 +9664,61 @@ static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, cons
     return true;
 }
 
+/* The phases of an axis of a transposed convolution, see conv_phase: its windows have stride 1 then, and taps that go
+   the other way. */
+static void conv_rows_phase(conv_rows *c, int i) {
+    const int64_t s = c->stride[i], d = c->dilation[i];
+    int64_t shared = s, lower = INT64_MAX, upper = INT64_MIN, inverse = 0, most = 0;
+    for (int64_t rest = d; rest;) {
+        int64_t over = shared % rest;
+        shared = rest;
+        rest = over;
+    }
+    const int64_t every = s / shared, from = (c->before[i] % s + s) % s, lift = (c->before[i] - from) / s;
+    while (inverse * (d / shared) % every != 1 % every) inverse++;
+    c->phase[i].n = c->out[i] < s ? c->out[i] : s;
+    c->phase[i].apart = s;
+    c->phase[i].shared = shared;
+    c->phase[i].inverse = inverse;
+    c->phase[i].from = from;
+    c->phase[i].lift = lift;
+    for (int64_t f = 0; f < c->phase[i].n; f++) {
+        const int64_t e = f + from, k = e / shared % every * inverse % every;
+        if (e % shared || k >= c->kernel[i]) continue;
+        const int64_t more = (c->kernel[i] - 1 - k) / every, start = lift + (e - k * d) / s,
+                      end = start - more * (d / shared);
+        if (more + 1 > most) most = more + 1;
+        if (end < lower) lower = end;
+        if (start > upper) upper = start;
+    }
+    c->grid[i] = blocks_for(c->out[i], s);
+    c->before[i] = lower <= upper ? -lower : 0;
+    c->reach[i] = lower <= upper ? upper - lower : 0;
+    c->most *= most;
+    c->stride[i] = 1;
+    c->dilation[i] = -(d / shared);
+}
+
+static void conv_rows_phases(conv_rows *c) {
+    c->phases = c->spots = c->most = 1;
+    for (int i = 0; i < 3; i++) {
+        c->phase[i].n = c->phase[i].apart = c->phase[i].shared = 1;
+        c->grid[i] = c->out[i];
+        c->reach[i] = (c->kernel[i] - 1) * c->dilation[i];
+        if (c->transposed) conv_rows_phase(c, i);
+        else c->most *= c->kernel[i];
+        c->phases *= c->phase[i].n;
+        c->spots *= c->grid[i];
+    }
+}
+
 /* Offsets and positions are counted in 32 bits. */
 static bool conv_rows_fit(const conv_rows *c) {
+    enum { MOST_PHASES = 4096 };
     double lines = (double)c->images * (double)c->inside * (double)(c->groups * (c->channels + 7)),
            results = (double)c->images * (double)c->places * (double)(c->groups * c->filters),
            deep = (double)c->taps * (double)(c->channels + 63), most = 0x1p30;
+    if (c->transposed && (double)c->stride[0] * (double)c->stride[1] * (double)c->stride[2] > MOST_PHASES) return false;
     for (int i = 0; i < 3; i++)
         if ((double)c->out[i] * (double)c->stride[i] + (double)c->kernel[i] * (double)c->dilation[i] +
                 fabs((double)c->before[i]) >
@@ -9626,13 +9730,12 @@ static bool conv_rows_fit(const conv_rows *c) {
 
 /* What TMA's windows can say: two axes, distances of 8 and 16 bits; 64 channels that belong to the group, or zeros. */
 static bool conv_is_fed(const emit *e, const conv_rows *c) {
-    bool is = emit_has_warpgroups(e) && (cu.window_map || e->device->compile_only) && !c->transposed && !c->pixel &&
-              c->in[0] == 1 && c->kernel[0] == 1 && c->out[0] == 1 && c->stride[0] == 1 && !c->before[0] &&
+    bool is = emit_has_warpgroups(e) && (cu.window_map || e->device->compile_only) && !c->pixel && c->in[0] == 1 &&
+              c->kernel[0] == 1 && c->out[0] == 1 && c->stride[0] == 1 && !c->before[0] &&
               (c->channels % 64 == 0 || (c->groups == 1 && c->channels % 64 > 31));
     for (int i = 1; i < 3 && is; i++) {
-        int64_t reach = (c->kernel[i] - 1) * c->dilation[i],
-                upper = (c->out[i] - 1) * c->stride[i] - c->before[i] - (c->in[i] - 1);
-        is = c->stride[i] <= 8 && reach <= 255 && c->before[i] <= 128 && c->before[i] >= -127 && upper >= -128 &&
+        int64_t upper = (c->grid[i] - 1) * c->stride[i] - c->before[i] - (c->in[i] - 1);
+        is = c->stride[i] <= 8 && c->reach[i] <= 255 && c->before[i] <= 128 && c->before[i] >= -127 && upper >= -128 &&
              upper <= 127;
     }
     return is;
@@ -9641,7 +9744,7 @@ static bool conv_is_fed(const emit *e, const conv_rows *c) {
 /* One tap, and places side by side in memory as TMA takes them. */
 static bool conv_is_flat(const emit *e, const conv_rows *c) {
     const gn_view *x = view_of(e, c->x);
-    bool is = c->taps == 1 && c->in[2] == c->out[2] && c->in[1] == c->out[1] && !c->before[1] && !c->before[2] &&
+    bool is = c->taps == 1 && c->in[2] == c->grid[2] && c->in[1] == c->grid[1] && !c->before[1] && !c->before[2] &&
               base_offset(e, c->x) % 16 == 0 && x->strides[1] > 0 && x->strides[1] % 8 == 0 && x->strides[0] % 8 == 0 &&
               (x->strides[0] > 0 || c->images == 1) && is_small(x);
     return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
@@ -9687,16 +9790,29 @@ static const struct fed_form {
                   { 64, 128, 8, 2, 1, 0.225, 7 },    { 64, 128, 8, 4, 1, 0.225, 8 },
                   { 128, 128, 3, 1, 2, 0.355, 1.3 }, { 64, 128, 4, 1, 2, 0.27, 0.6 } };
 
+/* Columns of a phase, and the k of one in the mean. */
+static product conv_product(const conv_rows *c) {
+    return (product){ .m = c->filters,
+                      .n = c->images * c->spots,
+                      .k = c->planar ? c->channels * blocks_for(c->taps, 64) * 64
+                                     : blocks_for(c->taps * c->padded, c->phases),
+                      .batches = c->groups * c->phases };
+}
+
 /* A residual is read at the end of a tile, which waits for it. Two blocks to a processor are of use where both have a
-   tile; one of planes they would read in small pieces. */
-static double fed_us(const emit *e, const product *p, const struct fed_form *f, bool residual, bool kept) {
+   tile; one of planes they would read in small pieces. A block has a tile of the phase with most taps. */
+static double fed_us(const emit *e, const conv_rows *c, const struct fed_form *f) {
     enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
-    const int64_t tiles = blocks_for(p->m, f->height) * blocks_for(p->n, f->width) * p->batches * f->parts,
-                  steps = blocks_for(blocks_for(p->k, 64), f->parts), processors = emit_processors(e),
-                  turns = blocks_for(tiles, f->blocks * processors) * f->blocks;
-    if (f->blocks > 1 && (tiles <= processors || (residual && !kept))) return 1e300;
+    const product p = conv_product(c);
+    const bool residual = c->residual != GN_NO_NODE;
+    const int64_t tiles = blocks_for(p.m, f->height) * blocks_for(p.n, f->width) * p.batches * f->parts,
+                  steps = blocks_for(blocks_for(p.k, 64), f->parts),
+                  most = c->planar ? steps : blocks_for(blocks_for(c->most * c->padded, 64), f->parts),
+                  processors = emit_processors(e), turns = blocks_for(tiles, f->blocks * processors) * f->blocks;
+    if (f->blocks > 1 && (tiles <= processors || (residual && !conv_keeps(e, c)))) return 1e300;
     if (tiles >= 0x7fffffff || (f->parts > 1 && (steps < FED_STEPS || !emit_has_clusters(e)))) return 1e300;
-    return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1));
+    return (double)turns * ((double)steps * f->step + f->edge * (residual ? 3.4 : 1)) +
+           (double)(most - steps) * f->step;
 }
 
 /* Few tiles of many k are cut into parts of `least` steps or more, which a second kernel adds up: as many as run side
@@ -9713,52 +9829,62 @@ static int conv_parts(const emit *e, int64_t tiles, int64_t steps, int64_t least
 static double conv_parts_us(const emit *e, const conv_rows *c, conv_rows *out) {
     *out = *c;
     out->fed = out->flat = out->planar = false;
-    out->pitch = c->places;
-    out->padded = blocks_for(c->channels, 8) * 8;
-    const product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * out->padded, .batches = c->groups };
+    out->pitch = c->spots;
+    out->padded = blocks_for(c->channels, c->transposed ? 32 : 8) * (c->transposed ? 32 : 8);
+    const product p = conv_product(out);
     const int64_t processors = emit_processors(e), few = blocks_for(p.m, 64) * blocks_for(p.n, 64) * p.batches,
                   steps = blocks_for(p.k, 64);
     out->height = p.m > 64 && blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches >= processors ? 128 : 64;
     out->width = blocks_for(p.m, 64) * blocks_for(p.n, 128) * p.batches >= processors ? 128 : 64;
-    out->step = out->height == 128 ? 32 : 64;
+    out->step = out->height == 128 || (c->transposed && out->padded % 64) ? 32 : 64; /* of one tap: see conv_tap */
     out->warps[1] = out->width / 32;
     out->warps[0] = 8 / out->warps[1];
     out->parts = out->width == 64 ? conv_parts(e, few, steps, 16, 2 * processors) : 1;
-    return out->parts > 1 ? (double)blocks_for(steps, out->parts) * 0.54 + 15 : 1e300;
+    return out->parts > 1 ? (double)blocks_for(blocks_for(c->most * out->padded, 64), out->parts) * 0.54 + 15 : 1e300;
 }
 
 /* A form and the parts of k that it takes least time with, a second kernel's among it. */
-static double fed_parts_us(const emit *e, const product *p, const struct fed_form *f, int *out_parts) {
-    const int64_t tiles = blocks_for(p->m, f->height) * blocks_for(p->n, f->width) * p->batches,
-                  steps = blocks_for(p->k, 64);
-    *out_parts = f->parts == 1 && f->blocks == 1 ? conv_parts(e, tiles, steps, 8, emit_processors(e)) : 1;
+static double fed_parts_us(const emit *e, const conv_rows *c, const struct fed_form *f, int *out_parts) {
+    const product p = conv_product(c);
+    const int64_t tiles = blocks_for(p.m, f->height) * blocks_for(p.n, f->width) * p.batches,
+                  steps = blocks_for(p.k, 64);
+    *out_parts =
+        f->parts == 1 && f->blocks == 1 && c->phases == 1 ? conv_parts(e, tiles, steps, 8, emit_processors(e)) : 1;
     return *out_parts > 1 ? (double)blocks_for(steps, *out_parts) * f->step + f->edge + 6 +
                                 (double)(tiles * *out_parts * f->height * f->width) * 3.2e-6
                           : 1e300;
 }
 
+/* Tiles of columns of all phases. What runs at once is a lot: of one phase, so that blocks have as many steps each, and
+   the others follow, so that what lies between its places in memory is written soon. */
+static int64_t conv_columns(const emit *e, const conv_rows *c, int64_t *out_lot) {
+    const int64_t columns = blocks_for(c->images * c->pitch, c->width), down = blocks_for(c->filters, c->height),
+                  once = emit_processors(e) * (c->blocks > 1 ? c->blocks : 1) / (down < 16 ? down : 16),
+                  lots = c->phases > 1 ? blocks_for(columns, once > 1 ? once : 1) : 1;
+    *out_lot = blocks_for(columns, lots);
+    return *out_lot * lots * c->phases;
+}
+
 static void conv_rows_choose(const emit *e, conv_rows *c) {
     conv_rows parts;
+    conv_rows_phases(c);
     c->planar = conv_is_planar(e, c);
     c->fed = c->planar || conv_is_fed(e, c);
     c->flat = !c->planar && c->fed && conv_is_flat(e, c);
-    c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
+    c->pitch = c->flat ? blocks_for(c->spots, 64) * 64 : c->spots;
     c->padded = blocks_for(c->channels, 64) * 64;
     const double us = conv_parts_us(e, c, &parts);
     if (!c->fed) {
         *c = parts;
         return;
     }
-    const int64_t k = c->planar ? c->channels * blocks_for(c->taps, 64) * 64 : c->taps * c->padded;
-    const product p = { .m = c->filters, .n = c->images * c->places, .k = k, .batches = c->groups };
-    const bool residual = c->residual != GN_NO_NODE, kept = conv_keeps(e, c);
     const struct fed_form *best = fed_forms;
     double least = 1e300;
     int best_parts = 1;
     for (size_t i = 0; i < 2 * sizeof fed_forms / sizeof *fed_forms; i++) {
         const struct fed_form *f = &fed_forms[i / 2];
         int n = 1;
-        double t = i % 2 ? fed_parts_us(e, &p, f, &n) : fed_us(e, &p, f, residual, kept);
+        double t = i % 2 ? fed_parts_us(e, c, f, &n) : fed_us(e, c, f);
         if (t >= least) continue;
         least = t;
         best = f;
@@ -9973,12 +10099,11 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     const gn_view *out = view_of(e, c->node), *bias = c->bias == GN_NO_NODE ? NULL : view_of(e, c->bias),
                   *residual = c->residual == GN_NO_NODE ? NULL : view_of(e, c->residual);
     const int64_t *a = attrs_of(e, c->node);
-    int64_t r[5] = { 0 }, down = blocks_for(c->filters, c->height),
-            columns = blocks_for(c->images * c->pitch, c->width);
+    int64_t r[5] = { 0 }, lot, down = blocks_for(c->filters, c->height), columns = conv_columns(e, c, &lot);
     gn_view dense = gn_view_dense(out->dtype, out->rank, out->dims);
     const gn_view *like = conv_keeps(e, c) ? out : &dense;
     bool lies = residual != NULL;
-    int wide = 8;
+    int wide = c->transposed ? 1 : 8;
     text *t = &e->types;
     while (wide > 1 && (c->places % wide || base_offset(e, c->node) % (2 * wide))) wide /= 2;
     for (int i = 0; residual && i < out->rank; i++) {
@@ -9989,13 +10114,13 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     put(t,
         "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DOWN "
         "= %d, DENSE = %d, V = "
-        "%d, FED = %d, FLAT = %d, PLANAR = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, CG = "
-        "%lld, CP = %lld, DEEP "
-        "= %lld,\n",
+        "%d, FED = %d, FLAT = %d, PLANAR = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, "
+        "SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = %lld, CP = %lld, DEEP = %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
         word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), conv_keeps(e, c) || wide < 4, lies,
         wide, c->fed, c->flat, c->planar, (long long)c->pitch, (long long)c->filters,
         (long long)(c->groups * c->filters), (long long)(c->images * c->pitch), (long long)c->places,
+        (long long)c->spots, (long long)c->phases, (long long)lot,
         (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
         (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld, TILES = %lld",
@@ -10004,10 +10129,14 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     const struct {
         const char *name;
         const int64_t *of;
-    } axes[] = { { "I", c->in },        { "O", c->out },    { "K", c->kernel },     { "S", c->stride },
-                 { "DL", c->dilation }, { "B", c->before }, { "Y", c->strides + 1 } };
+    } axes[] = { { "I", c->in },        { "O", c->out },    { "K", c->kernel },      { "S", c->stride },
+                 { "DL", c->dilation }, { "B", c->before }, { "Y", c->strides + 1 }, { "Q", c->grid } };
     for (size_t k = 0; k < sizeof axes / sizeof *axes; k++)
         for (int i = 0; i < 3; i++) put(t, ", %s%d = %lld", axes[k].name, i, (long long)axes[k].of[i]);
+    for (int i = 0; i < 3; i++)
+        put(t, ", F%d = %lld, A%d = %lld, GC%d = %lld, IV%d = %lld, E%d = %lld, Z%d = %lld", i,
+            (long long)c->phase[i].n, i, (long long)c->phase[i].apart, i, (long long)c->phase[i].shared, i,
+            (long long)c->phase[i].inverse, i, (long long)c->phase[i].from, i, (long long)c->phase[i].lift);
     put(t,
         " };\n  static const i64 YN = %lldll, BS = %lldll, RN = %lldll, RM = %lldll, R0 = %lldll, R1 = %lldll, R2 = "
         "%lldll;\n",
@@ -10084,7 +10213,7 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
     for (int i = 0; i < 2; i++) {
         int axis = 2 - i;
         m.lower[i] = (int)-c->before[axis];
-        m.upper[i] = (int)((c->out[axis] - 1) * c->stride[axis] - c->before[axis] - (c->in[axis] - 1));
+        m.upper[i] = (int)((c->grid[axis] - 1) * c->stride[axis] - c->before[axis] - (c->in[axis] - 1));
     }
     emit_map(e, "filters", (gn_dtype)x->dtype, &filters);
     emit_tensor_map(e, "rows", &m);
@@ -10339,7 +10468,8 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     if (!emit_has_tensor_cores(e) || !conv_rows_of(e, node, bias, residual, &c) || !conv_rows_fit(&c)) return false;
     conv_rows_choose(e, &c);
     conv_rows_lie(e, &c);
-    const int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.pitch, c.width) * c.groups;
+    int64_t lot;
+    const int64_t tiles = blocks_for(c.filters, c.height) * conv_columns(e, &c, &lot) * c.groups;
     size_t all = gn_size_add(c.w_at, c.w_lies ? 0 : (size_t)(c.groups * c.filters * c.taps * c.padded) * 2);
     const int64_t parts_at = (int64_t)gn_size_align(all, 256);
     if (c.parts > 1) all = (size_t)(parts_at + tiles * c.parts * c.height * c.width * 4);

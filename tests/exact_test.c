@@ -4,7 +4,7 @@
  * (cuda:0). Each program is read in several ways, since what is fused into one kernel depends on what is asked for.
  * GENIE_TEST_PROGRAMS=N: so many programs instead of a few. Then products of integers with what stands before and
  * behind them, for each dtype and each kind of product's kernel. Then convolutions of any size, stride, padding and
- * groups.
+ * groups, and transposed ones of 16-bit floats.
  *
  * Tier: quick kernels address thread */
 #define GENIE_EXT
@@ -798,11 +798,128 @@ static void convs_are_exact(gn_ctx *g, const char *name) {
     for (int i = 0; i < 3 * n_programs && same; i++) same = conv_is_exact(g, name, draw_conv());
 }
 
+/* ---- transposed convolutions ---- */
+
+enum { BACK_TERMS = 400000 };
+
+/* Over one to three axes, of 16-bit floats too. turned: x lies as rows of channels; read: by a conv of one tap that
+   changes nothing. */
+typedef struct back_case {
+    gn_conv_desc d;
+    gn_dtype dtype;
+    gn_shape x, w, y;
+    bool bias, turned, residual, read;
+} back_case;
+
+static back_case draw_back(void) {
+    static const gn_dtype all[] = { GN_BF16, GN_F16, GN_BF16, GN_F32 };
+    back_case k;
+    int64_t terms;
+    do {
+        int axes = (int)test_random_int(1, 3);
+        int64_t by = test_random_int(0, 1) ? 8 : 1, groups = test_random_int(0, 2) ? 1 : test_random_int(2, 3);
+        k = (back_case){ .dtype = all[test_random_int(0, 3)], .bias = test_random_int(0, 1) };
+        k.d = (gn_conv_desc){ .transposed = true, .groups = groups, .clamps = test_random_int(0, 1), .least = -9 };
+        k.d.most = test_random_int(0, 1) ? 20 : INFINITY;
+        k.residual = test_random_int(0, 2) == 0;
+        k.turned = test_random_int(0, 1);
+        k.read = test_random_int(0, 1);
+        k.x.rank = k.w.rank = k.y.rank = axes + 2;
+        k.x.dims[0] = k.y.dims[0] = test_random_int(1, 3);
+        k.x.dims[1] = k.w.dims[0] = groups * by * test_random_int(1, 80 / by);
+        k.w.dims[1] = by * test_random_int(1, 80 / by);
+        k.y.dims[1] = k.w.dims[1] * groups;
+        terms = k.x.dims[0] * k.x.dims[1] * k.w.dims[1];
+        for (int i = 0; i < axes; i++) {
+            k.d.stride[i] = test_random_int(0, 4) ? test_random_int(1, 3) : test_random_int(4, 9);
+            k.d.dilation[i] = test_random_int(1, 4);
+            k.d.before[i] = test_random_int(-2, 4);
+            k.d.after[i] = test_random_int(-2, 4);
+            k.d.extra[i] = test_random_int(0, k.d.stride[i] - 1);
+            k.x.dims[i + 2] = test_random_int(1, axes > 1 ? 9 : 60);
+            k.w.dims[i + 2] = test_random_int(1, 5);
+            k.y.dims[i + 2] = ref_conv_size(&k.d, i, k.x.dims[i + 2], k.w.dims[i + 2]);
+            terms *= k.y.dims[i + 2] < 1 ? 2 * BACK_TERMS : k.y.dims[i + 2] * k.w.dims[i + 2];
+            if (terms > BACK_TERMS) break;
+        }
+    } while (terms > BACK_TERMS);
+    return k;
+}
+
+static ref *small_ref(gn_dtype d, gn_shape s) {
+    ref *r = ref_make(d, s);
+    for (int64_t i = 0; i < r->n; i++) r->f[i] = (ref_real)test_random_int(-2, 2);
+    return r;
+}
+
+/* turned: the same values as rows of channels, seen as planes. */
+static gn_tensor ref_data(gn_ctx *g, const ref *r, bool turned, void **out_room) {
+    gn_axes order = { .n = r->shape.rank, .axis = { 0, r->shape.rank - 1, 1, 2, 3 } };
+    ref *as = ref_make(r->dtype, r->shape);
+    const int64_t rows = turned ? r->shape.dims[1] : 1, inner = turned ? r->n / (r->shape.dims[0] * rows) : 1;
+    for (int64_t i = 0; i < r->n; i++)
+        as->f[turned ? (i / inner / rows * inner + i % inner) * rows + i / inner % rows : i] = r->f[i];
+    for (int i = 1; i < r->shape.rank && turned; i++)
+        as->shape.dims[i] = r->shape.dims[i + 1 < r->shape.rank ? i + 1 : 1];
+    gn_tensor t = gn_data(g, r->dtype, as->shape, *out_room = ref_encode(as));
+    return turned ? gn_permute(t, order) : t;
+}
+
+static void say_back(const char *name, const back_case *k, int64_t at, double got, double want) {
+    char axes[3][160] = { "" };
+    for (int i = 0; i + 2 < k->x.rank; i++)
+        snprintf(axes[i], sizeof axes[i], "; %lld by %lld, stride %lld dilation %lld pads %lld %lld extra %lld",
+                 (long long)k->x.dims[i + 2], (long long)k->w.dims[i + 2], (long long)k->d.stride[i],
+                 (long long)k->d.dilation[i], (long long)k->d.before[i], (long long)k->d.after[i],
+                 (long long)k->d.extra[i]);
+    test_fail(__FILE__, __LINE__,
+              "%s: transposed conv of %s, %lld images of %lld channels to %lld in %lld groups%s%s%s%s%s%s%s%s: element "
+              "%lld is %g, not %g",
+              name, gn_dtype_name(k->dtype), (long long)k->x.dims[0], (long long)k->x.dims[1], (long long)k->y.dims[1],
+              (long long)k->d.groups, axes[0], axes[1], axes[2], k->bias ? ", bias" : "",
+              k->residual ? ", residual" : "", k->d.clamps ? ", clamps" : "", k->turned ? ", turned" : "",
+              k->read ? ", read" : "", (long long)at, got, want);
+}
+
+static bool back_is_exact(gn_ctx *g, const char *name, back_case k) {
+    ref *in[4] = { small_ref(k.dtype, k.x), small_ref(k.dtype, k.w) }, *one;
+    int n = 2, at_residual = 0;
+    void *room[5] = { NULL };
+    gn_shape point = k.w;
+    if (k.bias) in[n++] = small_ref(k.dtype, GN_SHAPE(k.y.dims[1]));
+    if (k.residual) in[at_residual = n++] = small_ref(k.dtype, k.y);
+    for (int i = 2; i < point.rank; i++) point.dims[i] = 1;
+    point.dims[0] = point.dims[1] = k.y.dims[1];
+    one = ref_make(k.dtype, point);
+    for (int64_t i = 0; i < k.y.dims[1]; i++) one->f[i * k.y.dims[1] + i] = 1;
+    const ref *want = ref_conv(in, k.bias, k.residual, &k.d);
+    if (k.residual) k.d.residual = ref_data(g, in[at_residual], test_random_int(0, 1), &room[3]);
+    gn_tensor t = gn_conv(ref_data(g, in[0], k.turned, &room[0]), ref_data(g, in[1], false, &room[1]),
+                          k.bias ? ref_data(g, in[2], false, &room[2]) : GN_NONE, &k.d);
+    if (k.read) t = gn_conv(t, ref_data(g, one, false, &room[4]), GN_NONE, &(gn_conv_desc){ 0 });
+    float *got = ref__alloc((size_t)want->n, sizeof *got);
+    CHECK_RESULT(gn_read(gn_cast(t, GN_F32), got, (size_t)want->n * sizeof *got), GN_OK);
+    int64_t same = 0;
+    while (same < want->n && (double)got[same] == (double)ref_round(k.dtype, want->f[same])) same++;
+    if (same < want->n) say_back(name, &k, same, (double)got[same], (double)ref_round(k.dtype, want->f[same]));
+    bool is = same == want->n;
+    gn_step(g);
+    for (int i = 0; i < TEST_COUNT(room); i++) free(room[i]);
+    free(got);
+    ref_reset();
+    return is;
+}
+
+static void transposed_convs_are_exact(gn_ctx *g, const char *name) {
+    bool same = true;
+    for (int i = 0; i < n_programs && same; i++) same = back_is_exact(g, name, draw_back());
+}
+
 int main(int argc, char **argv) {
     static void (*const tests[])(gn_ctx *, const char *) = { programs_are_exact, products_of_integers_wrap,
-                                                             convs_are_exact };
+                                                             convs_are_exact, transposed_convs_are_exact };
     static const char *const names[] = { "random_programs_are_exact", "products_of_integers_wrap",
-                                         "convs_of_any_size_are_exact" };
+                                         "convs_of_any_size_are_exact", "transposed_convs_are_exact" };
     test_begin(argc, argv);
     if (getenv("GENIE_TEST_PROGRAMS")) n_programs = atoi(getenv("GENIE_TEST_PROGRAMS"));
     drafts = gn_open(&(gn_desc){ .devices = "null" });

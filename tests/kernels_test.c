@@ -394,6 +394,30 @@ static void kernels_of_large_tensors_count_in_64_bits(void) {
     dump_close(&d);
 }
 
+/* A transposed convolution multiplies the taps that meet a place, and is fed as the others are. */
+static void strided_transposed_convs_are_fed(void) {
+    static const struct {
+        int64_t side, kernel, stride;
+        const char *holds;
+    } cases[] = {
+        { 28, 3, 2, "PHASES = 4," }, { 28, 1, 2, "FLAT = 1," }, { 9, 5, 3, "PHASES = 9," }, { 14, 3, 1, "PHASES = 1," }
+    };
+    dump d;
+    REQUIRE(dump_open(&d));
+    for (int i = 0; i < TEST_COUNT(cases); i++) {
+        int64_t side = cases[i].side, k = cases[i].kernel, s = cases[i].stride;
+        gn_conv_desc conv = { .transposed = true, .stride = { s, s }, .extra = { s - 1, s - 1 } };
+        conv.before[0] = conv.before[1] = conv.after[0] = conv.after[1] = k / 2;
+        char *text = generated(&d, gn_conv(much(d.g, GN_BF16, GN_SHAPE(64, 128, side, side)),
+                                           much(d.g, GN_BF16, GN_SHAPE(128, 128, k, k)), GN_NONE, &conv));
+        if (!strstr(text, "  conv_fed<") || !strstr(text, cases[i].holds))
+            test_fail(__FILE__, __LINE__, "%lld taps, stride %lld: no conv_fed with %s\n%s", (long long)k, (long long)s,
+                      cases[i].holds, text);
+        free(text);
+    }
+    dump_close(&d);
+}
+
 /* Plans that are made, and not compiled: sides that lie backwards or repeat along k, which TMA cannot read, and one
  * that is transposed first and has more rows than 65535 blocks of 32. The memory of the latter is never touched. */
 static void plans_of_unusual_products_are_made(void) {
@@ -591,6 +615,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden),
                                         TEST_ENTRY(one_query_reads_early_what_the_step_is_told),
                                         TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits),
+                                        TEST_ENTRY(strided_transposed_convs_are_fed),
                                         TEST_ENTRY(plans_of_unusual_products_are_made),
                                         TEST_ENTRY(sums_of_rows_and_products_stay_in_registers) };
     const char *arch = getenv("KERNELS_ARCH") ? getenv("KERNELS_ARCH") : "sm_90a", *named = getenv("KERNELS_ARCHS"),

@@ -141,7 +141,9 @@ tensor_cores() {
     GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores attention_on_tensor_cores filters_ convs_with infinite_filter --seed 1 >"$WORK/tensor" 2>&1
     holds "$WORK/tensor" 6 &&
         GENIE_CUDA_ONE_OF_EACH=1 GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/conformance_test" conformance_conv_on_cuda conformance_conv_chain_on_cuda --seed 1 >"$WORK/convs" 2>&1 &&
-        holds "$WORK/convs" 2
+        holds "$WORK/convs" 2 &&
+        GENIE_TEST_PROGRAMS=16 GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/exact_test" transposed_convs_are_exact_on_gpu --seed 1 >"$WORK/back" 2>&1 &&
+        holds "$WORK/back" 1
 }
 smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee "$WORK/smoke" | tail -n 20; [ "$(tail -n 1 "$WORK/smoke")" = '5 passed, 0 failed, 0 skipped' ]; }
 
