@@ -100,7 +100,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 39
+#define GN__CU_GENERATOR 40
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -10656,11 +10656,13 @@ static const char conv_depth_down_text[] =
     "typename P::T *x, const typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T "
     "*o) {\n"
     "  typedef depth_line<P, 4, R> line_of;\n"
+    "  typedef typename P::T T;\n"
     "  enum { E = 4, I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S1 = P::S1, C = "
     "P::GROUPS, "
     "ACROSS = (C / E + OB - 1) / OB, BANDS = (O2 + STRIPS * R - 1) / (STRIPS * R), PARTS = (O1 + SEGMENT - 1) / "
     "SEGMENT, NR = (K1 + S1 - 1) / S1, PERIOD = NR * S1, LINES = (SEGMENT - 1) * S1 + K1, WIDTH = (STRIPS * R - 1) * "
-    "P::S2 + (K2 - 1) * P::DL2 + 1, EACH = OB * E / 8, PIECES = WIDTH * EACH };\n"
+    "P::S2 + (K2 - 1) * P::DL2 + 1, EACH = OB * E / 8, PIECES = WIDTH * EACH, ALL = OB * STRIPS, ROUNDS = (PIECES + "
+    "ALL - 1) / ALL };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
     "  const int t = threadIdx.x, left = blockIdx.x % ACROSS * OB * E, m = left + t % OB * E, band = blockIdx.x / "
@@ -10670,15 +10672,22 @@ static const char conv_depth_down_text[] =
     "/ (ACROSS * BANDS * PARTS), x0 = band * (int)P::S2 - (int)P::B2, y0 = a * S1 - (int)P::B1;\n"
     "  float taps[K1 * K2][E], sum[NR][R][E] = {};\n"
     "  x += n * P::XN + left;\n"
+    "  const T *from[ROUNDS];                // of the next line, which may not be there\n"
+    "  bool is[ROUNDS];\n"
+    "  UNROLL for (int q = 0; q < ROUNDS; q++) {\n"
+    "    const int at = q * ALL + t, c = x0 + at / EACH, piece = at % EACH * 8;\n"
+    "    is[q] = at < PIECES && c >= 0 && c < I2 && left + piece < C;\n"
+    "    from[q] = x + (y0 * (int)P::X1 + c * (int)P::X2 + piece);\n"
+    "  }\n"
+    "  u32 to = base + t * 16, use = 0;      // where the next line goes, which one is used\n"
     "  auto fetch = [&](int i) {\n"
-    "    const int y = y0 + i;\n"
-    "    const bool is = i < LINES && y >= 0 && y < I1;\n"
-    "    UNROLL for (int q = 0; q < PIECES; q += OB * STRIPS) {\n"
-    "      const int at = q + t, c = x0 + at / EACH, piece = at % EACH * 8;\n"
-    "      const bool in = is && c >= 0 && c < I2 && left + piece < C;\n"
-    "      if (PIECES % (OB * STRIPS) == 0 || at < PIECES) copy16(base + (i % DEEP * PIECES + at) * 16, in ? x + (y * "
-    "(int)P::X1 + c * (int)P::X2 + piece) : x, in ? 16 : 0);\n"
+    "    const bool in = i < LINES && y0 + i >= 0 && y0 + i < I1;\n"
+    "    UNROLL for (int q = 0; q < ROUNDS; q++) {\n"
+    "      if (PIECES % ALL == 0 || q + 1 < ROUNDS || q * ALL + t < PIECES) copy16(to + q * (ALL * 16), from[q], in && "
+    "is[q] ? 16 : 0);\n"
+    "      from[q] += P::X1;\n"
     "    }\n"
+    "    to = to + PIECES * 16 < base + DEEP * PIECES * 16 ? to + PIECES * 16 : base + t * 16;\n"
     "    copy_commit();\n"
     "  };\n"
     "  UNROLL for (int i = 0; i < DEEP - 1; i++) fetch(i);\n"
@@ -10692,7 +10701,7 @@ static const char conv_depth_down_text[] =
     "    fetch(i + DEEP - 1);\n"
     "    if (y >= 0 && y < I1) {\n"
     "      line_of now;\n"
-    "      const u32 *from = (const u32 *)(memory + (i % DEEP * PIECES + t / OB * (R * P::S2) * EACH) * 16) + t % OB * "
+    "      const u32 *from = (const u32 *)(memory + (use * PIECES + t / OB * (R * P::S2) * EACH) * 16) + t % OB * "
     "2;\n"
     "      UNROLL for (int c = 0; c < line_of::WINDOW; c++) vload<2>(now.in[c], from + c * (OB * 2));\n"
     "      UNROLL for (int k = 0; k < K1; k++) {\n"
@@ -10700,6 +10709,7 @@ static const char conv_depth_down_text[] =
     "        if ((u - k + BACK) % S1 == 0) now.add(sum[(u - k + BACK) / S1 % NR], taps + k * K2);\n"
     "      }\n"
     "    }\n"
+    "    use = use + 1 < DEEP ? use + 1 : 0;\n"
     "    if ((u - K1 + 1 + PERIOD * K1) % S1 != 0) continue;\n"
     "    const int r1 = (i - K1 + 1) / S1, slot = (u - K1 + 1 + PERIOD * K1) / S1 % NR;\n"
     "    if (i >= K1 - 1 && r1 < SEGMENT && a + r1 < O1 && m < C)\n"
@@ -10730,12 +10740,12 @@ static int64_t depth_places(int64_t out, int64_t taps, int64_t stride, int64_t d
 /* Few taps: lines of x come to shared memory once. A block goes down so many lines that it begins seldom and all
    processors have work. */
 static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
-    enum { EACH = 4, PLACES = 2, DEEP = 6, TAPS = 9, BLOCKS = 3 };
+    enum { EACH = 4, DEEP = 6, TAPS = 9, BLOCKS = 2 };
     const gn_view *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node), units = out->dims[1] / EACH, wide = units < 16 ? 8 : 32, lines = out->dims[2],
-                  all = blocks_for(out->dims[3], PLACES), most = 256 / wide,
-                  strips = blocks_for(all, blocks_for(all, most)),
-                  width = (strips * PLACES - 1) * a[8] + (w->dims[3] - 1) * a[9] + 1,
+                  places = out->dims[3] > 4 && a[8] == 1 ? 4 : 2, all = blocks_for(out->dims[3], places),
+                  most = 256 / wide, strips = blocks_for(all, blocks_for(all, most)),
+                  width = (strips * places - 1) * a[8] + (w->dims[3] - 1) * a[9] + 1,
                   others = out->dims[0] * blocks_for(all, strips) * blocks_for(units, wide);
     int64_t segment = lines;
     double least = 1e300;
@@ -10748,8 +10758,8 @@ static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, co
     }
     put_conv(e, node, bias, residual);
     emit_conv_operands(e, node, bias, residual);
-    put(&e->body, "  conv_depth_down<@_p, %d, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", PLACES, (long long)wide,
-        (long long)strips, (long long)segment, DEEP, lies_as_rows(out), bias ? "bias" : "0",
+    put(&e->body, "  conv_depth_down<@_p, %lld, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)places,
+        (long long)wide, (long long)strips, (long long)segment, DEEP, lies_as_rows(out), bias ? "bias" : "0",
         residual ? "residual" : "0");
     char name[64];
     snprintf(name, sizeof name, "conv_depth_down_%s", gn_dtype_name(out->dtype));
@@ -10940,7 +10950,7 @@ static const char pool_text[] =
     "}\n"
     "// The first of the largest, and of those that are not a number: in whatever groups of neighbours they are "
     "compared.\n"
-    "template <class C> M C pool_first(C a, C b) { return a >= b || a != a ? a : b; }\n"
+    "template <class C> M C pool_larger(C a, C b) { return a >= b || a != a ? a : b; }\n"
     "// The largest: a thread has UP windows above one another, whose lines they share.\n"
     "template <class P> M void pool_rows_largest(const typename P::T *x, typename P::T *y) {\n"
     "  typedef typename P::C C;\n"
@@ -10970,10 +10980,10 @@ static const char pool_text[] =
     "        typename P::T v[8];\n"
     "        if (!SURE && (c < 0 || c >= I2)) continue;\n"
     "        pool_eight<P>(v, from, a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2);\n"
-    "        UNROLL for (int j = 0; j < 8; j++) line[j] = pool_first<C>(line[j], get(v[j]));\n"
+    "        UNROLL for (int j = 0; j < 8; j++) line[j] = pool_larger<C>(line[j], get(v[j]));\n"
     "      }\n"
     "      UNROLL for (int u = 0; u < UP; u++) if (l % LINES >= u * (int)P::S1 && l % LINES < u * (int)P::S1 + K1) {\n"
-    "        UNROLL for (int j = 0; j < 8; j++) best[u][j] = pool_first(best[u][j], line[j]);\n"
+    "        UNROLL for (int j = 0; j < 8; j++) best[u][j] = pool_larger(best[u][j], line[j]);\n"
     "      }\n"
     "    }\n"
     "    UNROLL for (int u = 0; u < UP; u++) if (UP == 1 || o1 + u < O1) {\n"
