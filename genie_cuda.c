@@ -9149,6 +9149,24 @@ static const char conv_rows_text[] =
     "  }\n"
     "  vput<8>(o + (i64)i * 8, v);\n"
     "}\n"
+    "// Planes of I0 by I1 by I2 places are put S0, S1 and S2 apart, the first B0, B1 and B2 before a plane of O0 by "
+    "O1 "
+    "by O2 begins; zeros around them. V places of ALL V a thread.\n"
+    "template <class P> M void conv_spread(const typename P::T *x, typename P::T *o) {\n"
+    "  for (u32 g = blockIdx.x * 256 + threadIdx.x; g < P::ALL; g += gridDim.x * 256) {\n"
+    "    const int i = (int)g * P::V, a = i / (P::O1 * P::O2) % P::O0 + P::B0, b = i / P::O2 % P::O1 + P::B1, c = i % "
+    "P::O2 + P::B2;\n"
+    "    const bool is = a >= 0 && a % P::S0 == 0 && a / P::S0 < P::I0 && b >= 0 && b % P::S1 == 0 && b / P::S1 < "
+    "P::I1;\n"
+    "    const typename P::T *from = x + ((i / (P::O0 * P::O1 * P::O2) * P::I0 + a / P::S0) * P::I1 + b / P::S1) * "
+    "P::I2;\n"
+    "    typename P::T v[P::V] = {};\n"
+    "    UNROLL for (int j = 0; j < P::V; j++) if (is && c + j >= 0 && (c + j) % P::S2 == 0 && (c + j) / P::S2 < "
+    "P::I2) "
+    "v[j] = from[(c + j) / P::S2];\n"
+    "    vstore<P::V>(o + i, v);\n"
+    "  }\n"
+    "}\n"
     "// The filters as rows of (taps, CP) elements, zeros from channel CG on: a thread writes two channels of all "
     "taps. P as for conv_tile; TURNED: the last tap first; PX: those along the last axis are one, of PX channels each\n"
     "template <class P, int CP, bool TURNED> M void conv_filters(const typename P::T *w, typename P::T *o, int block) "
@@ -9589,6 +9607,9 @@ typedef struct conv_rows {
     int64_t pixel, line, real[4];   /* see conv_rows_join */
     bool transposed, turned, fed, flat, planar;
     int height, width, stages, cluster, parts, blocks, step, warps[2]; /* parts: of k, which a second kernel adds up */
+    bool apart; /* see conv_rows_apart: places of the result then, strides, and what is before the first */
+    int64_t wide[3], steps[3], lead[3];
+    size_t apart_at;     /* in scratch memory */
     bool x_lies, w_lies; /* as the kernel reads it */
     uint32_t w_packed;   /* 1 + the place of filters that are packed once, 0: they are packed in each run */
     size_t w_at;         /* in scratch memory, behind the rows */
@@ -9614,6 +9635,34 @@ static void conv_rows_join(conv_rows *c) {
     c->in[2] = c->out[2];
     c->kernel[2] = c->stride[2] = 1;
     c->before[2] = 0;
+}
+
+/* Its result becomes rows of channels, see conv_keep_rows. */
+static bool conv_keeps(const emit *e, const conv_rows *c) {
+    const gn_view *out = view_of(e, c->node);
+    return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
+}
+
+/* A transposed convolution of one tap whose stride leaves zeros in planes: a plain one, whose places another kernel
+   puts apart. */
+static void conv_rows_apart(const emit *e, conv_rows *c) {
+    const gn_view *out = view_of(e, c->node);
+    const int64_t *a = attrs_of(e, c->node);
+    c->apart = c->transposed && c->taps == 1 && c->bias == GN_NO_NODE && c->residual == GN_NO_NODE &&
+               word_f64(a[2]) == -INFINITY && word_f64(a[3]) == INFINITY && !conv_keeps(e, c) &&
+               (double)gn_view_count(out) < 0x1p30;
+    if (!c->apart) return;
+    memcpy(c->wide, c->out, sizeof c->wide);
+    memcpy(c->steps, c->stride, sizeof c->steps);
+    memcpy(c->lead, c->before, sizeof c->lead);
+    memcpy(c->out, c->in, sizeof c->out);
+    for (int i = 0; i < 3; i++) {
+        c->stride[i] = c->dilation[i] = 1;
+        c->before[i] = 0;
+    }
+    c->places = c->inside;
+    c->transposed = false;
+    c->turned = true;
 }
 
 static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, const gn_view *residual, conv_rows *c) {
@@ -9660,6 +9709,7 @@ static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, cons
     if (types[x->dtype].bytes != 2 || !types[x->dtype].real || c->filters <= CONV_FEW || c->channels <= 0 ||
         c->inside <= 0)
         return false;
+    conv_rows_apart(e, c);
     conv_rows_join(c);
     return true;
 }
@@ -9771,12 +9821,6 @@ static bool conv_is_planar(const emit *e, const conv_rows *c) {
         from[i] = i < 3 - c->axes ? 0 : w->strides[2 + i - (3 - c->axes)];
     }
     return is && conv_is_planes(e, c->x, c->in, c->from) && conv_is_planes(e, c->w, c->in, from);
-}
-
-/* Its result becomes rows of channels, see conv_keep_rows. */
-static bool conv_keeps(const emit *e, const conv_rows *c) {
-    const gn_view *out = view_of(e, c->node);
-    return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
 }
 
 /* Warpgroup kernels: tile, stages, parts of k (blocks of a cluster), blocks that a processor has at once; what a step
@@ -10105,7 +10149,7 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     bool lies = residual != NULL;
     int wide = c->transposed ? 1 : 8;
     text *t = &e->types;
-    while (wide > 1 && (c->places % wide || base_offset(e, c->node) % (2 * wide))) wide /= 2;
+    while (wide > 1 && (c->places % wide || (!c->apart && base_offset(e, c->node) % (2 * wide)))) wide /= 2;
     for (int i = 0; residual && i < out->rank; i++) {
         r[i < 2 ? i : i + 3 - c->axes] = residual->strides[i];
         lies = lies && (residual->dims[i] == 1 || residual->strides[i] == like->strides[i]);
@@ -10223,7 +10267,8 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
 static void emit_conv_rest(emit *e, const conv_rows *c, const char *type) {
     if (c->bias != GN_NO_NODE) emit_node(e, c->bias, type, true, "bias");
     if (c->residual != GN_NO_NODE) emit_node(e, c->residual, type, true, "residual");
-    emit_node(e, c->node, type, false, "o");
+    if (c->apart) emit_pointer(e, type, false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->apart_at });
+    else emit_node(e, c->node, type, false, "o");
     emit_await(e);
 }
 
@@ -10463,6 +10508,28 @@ static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t pa
                        (uint32_t)((c->height + c->width) * 128 * c->stages + 1024));
 }
 
+/* Planes of few places become those of the result: one in each `steps`, zeros between them. */
+static void emit_conv_spread(emit *e, const conv_rows *c) {
+    const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
+    const char *type = types[d].name;
+    const int64_t planes = c->images * c->groups * c->filters, all = planes * c->wide[0] * c->wide[1] * c->wide[2];
+    int64_t vector = 8;
+    while (vector > 1 && (c->wide[2] % vector || base_offset(e, c->node) % (2 * vector))) vector /= 2;
+    const int64_t blocks = blocks_for(all / vector, 256);
+    put(&e->types, "struct @_p { typedef %s T; enum { V = %lld, ALL = %lld", type, (long long)vector,
+        (long long)(all / vector));
+    for (int i = 0; i < 3; i++)
+        put(&e->types, ", I%d = %lld, O%d = %lld, S%d = %lld, B%d = %lld", i, (long long)c->in[i], i,
+            (long long)c->wide[i], i, (long long)c->steps[i], i, (long long)c->lead[i]);
+    put(&e->types, " }; };\n");
+    emit_early(e);
+    emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->apart_at });
+    emit_node(e, c->node, type, false, "o");
+    emit_await(e);
+    put(&e->body, "  conv_spread<@_p>(x, o);\n");
+    emit_launch(e, "conv_spread", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+}
+
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     conv_rows c;
     if (!emit_has_tensor_cores(e) || !conv_rows_of(e, node, bias, residual, &c) || !conv_rows_fit(&c)) return false;
@@ -10473,12 +10540,15 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     size_t all = gn_size_add(c.w_at, c.w_lies ? 0 : (size_t)(c.groups * c.filters * c.taps * c.padded) * 2);
     const int64_t parts_at = (int64_t)gn_size_align(all, 256);
     if (c.parts > 1) all = (size_t)(parts_at + tiles * c.parts * c.height * c.width * 4);
+    c.apart_at = gn_size_align(all, 256);
+    if (c.apart) all = c.apart_at + (size_t)(c.images * c.groups * c.filters * c.places) * 2;
     if (all > e->scratch) e->scratch = all;
     emit_pack(e, &c);
     emit_conv_ready(e, &c);
     emit_early(e);
     (c.fed ? emit_conv_fed : emit_conv_tensor)(e, &c, tiles, parts_at);
     if (c.parts > 1) emit_conv_add(e, &c, tiles, parts_at);
+    if (c.apart) emit_conv_spread(e, &c);
     return true;
 }
 

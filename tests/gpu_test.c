@@ -2704,30 +2704,63 @@ static void values_of_16_bits_are_widened_where_they_are_read(void) {
     for (int i = 0; i < 3; i++) free(data[i]);
 }
 
-/* ---- gradients of convolutions by their filters ---- */
+/* ---- gradients of convolutions by their filters and by x ---- */
 
 static const struct back_form {
     gn_dtype d;
     int64_t images, channels, filters, groups, height, width;
     gn_conv_desc how;
     int64_t kernel;
+    bool by_x;
 } back_forms[] = {
-    { GN_BF16, 16, 64, 256, 1, 56, 56, { .groups = 1 }, 1 },
-    { GN_BF16, 5, 256, 64, 1, 56, 56, { .groups = 1 }, 1 },
-    { GN_F16, 3, 72, 136, 1, 28, 28, { .groups = 1 }, 1 },
-    { GN_BF16, 32, 128, 512, 1, 28, 28, { .groups = 1 }, 1 },
-    { GN_F16, 7, 40, 24, 1, 30, 36, { .groups = 1 }, 1 }, /* 1080 places: the last box is not full */
-    { GN_BF16, 9, 32, 96, 4, 16, 24, { .groups = 4 }, 1 },
-    { GN_BF16, 64, 96, 64, 1, 14, 14, { .groups = 1 }, 1 },
-    { GN_BF16, 64, 64, 128, 1, 7, 7, { .groups = 1 }, 1 },
-    { GN_BF16, 64, 64, 64, 1, 56, 56, { .groups = 1, .before = { 1, 1 }, .after = { 1, 1 } }, 3 },
-    { GN_F16, 64, 128, 128, 1, 14, 14, { .groups = 1, .before = { 1, 1 }, .after = { 1, 1 } }, 3 },
-    { GN_BF16, 64, 64, 64, 1, 28, 28, { .groups = 1, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } }, 3 },
-    { GN_BF16, 64, 64, 128, 1, 28, 28, { .groups = 1, .stride = { 2, 2 } }, 1 },
-    { GN_F16, 40, 48, 32, 2, 13, 17, { .groups = 2, .before = { 2, 1 }, .after = { 0, 1 } }, 3 },
+    { GN_BF16, 4, 64, 256, 1, 56, 56, { .groups = 1 }, 1, false },
+    { GN_BF16, 5, 256, 64, 1, 56, 56, { .groups = 1 }, 1, false },
+    { GN_F16, 3, 72, 136, 1, 28, 28, { .groups = 1 }, 1, false },
+    { GN_BF16, 8, 128, 512, 1, 28, 28, { .groups = 1 }, 1, false },
+    { GN_F16, 7, 40, 24, 1, 30, 36, { .groups = 1 }, 1, false }, /* 1080 places: the last box is not full */
+    { GN_BF16, 9, 32, 96, 4, 16, 24, { .groups = 4 }, 1, false },
+    { GN_BF16, 64, 96, 64, 1, 14, 14, { .groups = 1 }, 1, false },
+    { GN_BF16, 64, 64, 128, 1, 7, 7, { .groups = 1 }, 1, false },
+    { GN_BF16, 64, 64, 64, 1, 24, 56, { .groups = 1, .before = { 1, 1 }, .after = { 1, 1 } }, 3, false },
+    { GN_F16, 64, 128, 128, 1, 14, 14, { .groups = 1, .before = { 1, 1 }, .after = { 1, 1 } }, 3, false },
+    { GN_BF16,
+      64,
+      64,
+      64,
+      1,
+      28,
+      28,
+      { .groups = 1, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } },
+      3,
+      false },
+    { GN_BF16, 64, 64, 128, 1, 28, 28, { .groups = 1, .stride = { 2, 2 } }, 1, false },
+    { GN_F16, 40, 48, 32, 2, 13, 17, { .groups = 2, .before = { 2, 1 }, .after = { 0, 1 } }, 3, false },
+    { GN_BF16, 8, 64, 128, 1, 28, 28, { .groups = 1, .stride = { 2, 2 } }, 1, true },
+    { GN_F16, 3, 128, 96, 1, 56, 56, { .groups = 1, .stride = { 2, 2 } }, 1, true },
+    { GN_BF16,
+      5,
+      48,
+      64,
+      2,
+      13,
+      18,
+      { .groups = 2, .stride = { 3, 2 }, .before = { 1, 2 }, .after = { 2, 1 } },
+      1,
+      true },
+    { GN_BF16, 2, 40, 72, 1, 9, 23, { .groups = 1, .stride = { 1, 4 } }, 1, true },
+    { GN_BF16,
+      4,
+      64,
+      64,
+      1,
+      28,
+      28,
+      { .groups = 1, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } },
+      3,
+      true },
 };
 
-static gn_tensor build_filters_back(gn_ctx *g, const job *j, void **data) {
+static gn_tensor build_conv_back(gn_ctx *g, const job *j, void **data) {
     const struct back_form *f = &back_forms[j->form];
     gn_tensor x = gn_data(g, f->d, GN_SHAPE(f->images, f->channels, f->height, f->width), data[0]),
               w = gn_data(g, f->d, GN_SHAPE(f->filters, f->channels / f->groups, f->kernel, f->kernel), data[1]),
@@ -2735,7 +2768,7 @@ static gn_tensor build_filters_back(gn_ctx *g, const job *j, void **data) {
     gn_info info;
     gn_describe(y, &info);
     gn_tensor loss = gn_sum(gn_mul(y, gn_data(g, f->d, info.shape, data[2])), GN_ALL_AXES, false);
-    gn_grad(loss, &w, 1, &dw);
+    gn_grad(loss, f->by_x ? &x : &w, 1, &dw);
     return dw;
 }
 
@@ -2749,7 +2782,7 @@ static void *random_signs(gn_dtype d, int64_t n) {
     return v;
 }
 
-static void gradients_by_filters_are_exact(void) {
+static void gradients_of_convs_are_exact(void) {
     for (int i = 0; i < TEST_COUNT(back_forms); i++) {
         const struct back_form *f = &back_forms[i];
         const job j = { .d = f->d, .a = f->channels, .b = f->filters, .c = f->kernel, .e = f->height, .form = i };
@@ -2757,7 +2790,7 @@ static void gradients_by_filters_are_exact(void) {
         void *data[] = { random_signs(f->d, most * f->channels),
                          random_signs(f->d, f->filters * f->channels * f->kernel * f->kernel),
                          random_signs(f->d, most * f->filters) };
-        compare("gradients by filters", build_filters_back, &j, data, 0);
+        compare("gradients of convs", build_conv_back, &j, data, 0);
         for (int k = 0; k < 3; k++) free(data[k]);
     }
 }
@@ -3183,7 +3216,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
     TEST_ENTRY(pools_of_rows_have_the_bits_of_the_cpu),
     TEST_ENTRY(values_of_16_bits_are_widened_where_they_are_read),
-    TEST_ENTRY(gradients_by_filters_are_exact),
+    TEST_ENTRY(gradients_of_convs_are_exact),
     TEST_ENTRY(filters_of_one_channel_are_exact),
     TEST_ENTRY(gradients_of_maximum_pools_have_the_bits_of_the_cpu),
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
