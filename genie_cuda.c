@@ -10720,8 +10720,8 @@ static const char conv_depth_down_text[] =
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "// As conv_depth_rows, of few taps, which a thread keeps: a block goes down SEGMENT lines of the result, STRIPS "
     "times "
-    "R places wide. Lines of x come to shared memory, DEEP times PERIOD of them on their way or in use, and each is "
-    "added to all lines of the result that it meets, of which NR are begun.\n"
+    "R places wide. Lines of x come to shared memory, DEEP of them on their way or in use, and each is added to all "
+    "lines of the result that it meets, of which NR are begun.\n"
     "template <class P, int R, int OB, int STRIPS, int SEGMENT, int DEEP, bool KEEP> M void conv_depth_down(const "
     "typename P::T *x, const typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T "
     "*o) {\n"
@@ -10750,34 +10750,28 @@ static const char conv_depth_down_text[] =
     "    from[q] = x + (y0 * (int)P::X1 + c * (int)P::X2 + piece);\n"
     "  }\n"
     "  u32 to = base + t * 16, use = 0;      // where the next line goes, which one is used\n"
-    "  auto fetch = [&](int first) {\n"
-    "    UNROLL for (int u = 0; u < PERIOD; u++) {\n"
-    "      const int y = y0 + first + u;\n"
-    "      const bool in = first + u < LINES && y >= 0 && y < I1;\n"
-    "      UNROLL for (int q = 0; q < ROUNDS; q++) {\n"
-    "        if (PIECES % ALL == 0 || q + 1 < ROUNDS || q * ALL + t < PIECES) copy16(to + (u * PIECES + q * ALL) * 16, "
-    "from[q], in && is[q] ? 16 : 0);\n"
-    "        from[q] += P::X1;\n"
-    "      }\n"
+    "  auto fetch = [&](int i) {\n"
+    "    const bool in = i < LINES && y0 + i >= 0 && y0 + i < I1;\n"
+    "    UNROLL for (int q = 0; q < ROUNDS; q++) {\n"
+    "      if (PIECES % ALL == 0 || q + 1 < ROUNDS || q * ALL + t < PIECES) copy16(to + q * (ALL * 16), from[q], in && "
+    "is[q] ? 16 : 0);\n"
+    "      from[q] += P::X1;\n"
     "    }\n"
-    "    to = to + PERIOD * PIECES * 16 < base + DEEP * PERIOD * PIECES * 16 ? to + PERIOD * PIECES * 16 : base + t * "
-    "16;\n"
+    "    to = to + PIECES * 16 < base + DEEP * PIECES * 16 ? to + PIECES * 16 : base + t * 16;\n"
     "    copy_commit();\n"
     "  };\n"
-    "  UNROLL for (int i = 0; i < DEEP - 1; i++) fetch(i * PERIOD);\n"
+    "  UNROLL for (int i = 0; i < DEEP - 1; i++) fetch(i);\n"
     "  UNROLL for (int k = 0; k < K1 * K2; k++) UNROLL for (int j = 0; j < E; j++) taps[k][j] = m < C ? "
     "conv_weight<P>(w, "
     "m + j, 0, 0, k) : 0.f;\n"
-    "  for (int i0 = 0; i0 < LINES; i0 += PERIOD) {\n"
-    "   copy_wait<DEEP - 2>();\n"
-    "   __syncthreads();\n"
-    "   fetch(i0 + (DEEP - 1) * PERIOD);\n"
-    "   UNROLL for (int u = 0; u < PERIOD; u++) {\n"
+    "  for (int i0 = 0; i0 < LINES; i0 += PERIOD) UNROLL for (int u = 0; u < PERIOD; u++) {\n"
     "    const int i = i0 + u, y = y0 + i;\n"
+    "    copy_wait<DEEP - 2>();\n"
+    "    __syncthreads();\n"
+    "    fetch(i + DEEP - 1);\n"
     "    if (y >= 0 && y < I1) {\n"
     "      line_of now;\n"
-    "      const u32 *from = (const u32 *)(memory + ((use * PERIOD + u) * PIECES + t / OB * (R * P::S2) * EACH) * 16) "
-    "+ t % OB * "
+    "      const u32 *from = (const u32 *)(memory + (use * PIECES + t / OB * (R * P::S2) * EACH) * 16) + t % OB * "
     "2;\n"
     "      UNROLL for (int c = 0; c < line_of::WINDOW; c++) vload<2>(now.in[c], from + c * (OB * 2));\n"
     "      UNROLL for (int k = 0; k < K1; k++) {\n"
@@ -10785,6 +10779,7 @@ static const char conv_depth_down_text[] =
     "        if ((u - k + BACK) % S1 == 0) now.add(sum[(u - k + BACK) / S1 % NR], taps + k * K2);\n"
     "      }\n"
     "    }\n"
+    "    use = use + 1 < DEEP ? use + 1 : 0;\n"
     "    if ((u - K1 + 1 + PERIOD * K1) % S1 != 0) continue;\n"
     "    const int r1 = (i - K1 + 1) / S1, slot = (u - K1 + 1 + PERIOD * K1) / S1 % NR;\n"
     "    if (i >= K1 - 1 && r1 < SEGMENT && a + r1 < O1 && m < C)\n"
@@ -10792,8 +10787,6 @@ static const char conv_depth_down_text[] =
     "n, "
     "m, a + r1, b + r);\n"
     "    UNROLL for (int r = 0; r < R; r++) UNROLL for (int j = 0; j < E; j++) sum[slot][r][j] = 0.f;\n"
-    "   }\n"
-    "   use = use + 1 < DEEP ? use + 1 : 0;\n"
     "  }\n"
     "}\n"
     "#endif\n";
@@ -10817,7 +10810,7 @@ static int64_t depth_places(int64_t out, int64_t taps, int64_t stride, int64_t d
 /* Few taps: lines of x come to shared memory once. A block goes down so many lines that it begins seldom and all
    processors have work. */
 static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
-    enum { EACH = 4, DEEP = 3, TAPS = 9, BLOCKS = 2 };
+    enum { EACH = 4, DEEP = 6, TAPS = 9, BLOCKS = 2 };
     const gn_view *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node), units = out->dims[1] / EACH, wide = units < 16 ? 8 : 32, lines = out->dims[2],
                   places = out->dims[3] > 4 && a[8] == 1 ? 4 : 2, all = blocks_for(out->dims[3], places),
@@ -10826,14 +10819,11 @@ static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, co
                   others = out->dims[0] * blocks_for(all, strips) * blocks_for(units, wide);
     int64_t segment = lines;
     double least = 1e300;
-    const int64_t period = blocks_for(w->dims[2], a[4]) * a[4], bytes = DEEP * period * width * wide * EACH * 2;
-    if (w->dims[2] * w->dims[3] > TAPS || a[5] != 1 || a[4] > 2 || !emit_has_async_copies(e) ||
-        bytes > (emit_has_large_blocks(e) ? 110 : 80) << 10)
-        return false;
+    if (w->dims[2] * w->dims[3] > TAPS || a[5] != 1 || a[4] > 2 || !emit_has_async_copies(e)) return false;
     for (int64_t parts = 1; parts <= lines; parts++) {
         const int64_t each = blocks_for(lines, parts), blocks = others * blocks_for(lines, each);
         const double turns = (double)blocks_for(blocks, BLOCKS * emit_processors(e)),
-                     cost = turns * (double)((each - 1) * a[4] + w->dims[2] + DEEP * period);
+                     cost = turns * (double)((each - 1) * a[4] + w->dims[2] + DEEP);
         if (cost < least) least = cost, segment = each;
     }
     put_conv(e, node, bias, residual);
@@ -10845,7 +10835,7 @@ static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, co
     snprintf(name, sizeof name, "conv_depth_down_%s", gn_dtype_name(out->dtype));
     e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, (uint64_t)(others * blocks_for(lines, segment)), 1, (uint32_t)(wide * strips),
-                       (uint32_t)bytes);
+                       (uint32_t)(DEEP * width * wide * EACH * 2));
     return true;
 }
 
