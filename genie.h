@@ -12540,6 +12540,9 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 typedef struct gn__maps64 {
     void (*apart)(double *to, const double *x, const double *y, int64_t n); /* (x - y)^2 */
     void (*apart_f32)(double *to, const float *x, const float *y, int64_t n);
+    /* Running sums, to each of which is added what the additions lost; y may be x. How many were done, the others being
+       too few or not finite. */
+    int64_t (*sums)(const double *x, double *y, int64_t n, double *run_at, double *lost_at);
     /* y = (x - sub) mul; then y gain and y + bias, where they are given */
     void (*affine)(double *y, const double *x, double sub, double mul, const double *gain, const double *bias,
                    int64_t n);
@@ -12564,11 +12567,49 @@ typedef struct gn__maps64 {
         GN__ONE_BY_ONE for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];                                    \
         GN__ONE_BY_ONE for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];                                    \
     }
+#if defined(__GNUC__) || defined(__clang__)
+/* What W additions lost is found together. */
+#define GN__DEFINE_SUMS64(S, attribute, W)                                                                            \
+    attribute static int64_t gn__sums64_##S(const double *x, double *y, int64_t n, double *run_at, double *lost_at) { \
+        typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                                \
+        double lost = *lost_at, run = *run_at;                                                                        \
+        int64_t i = 0;                                                                                                \
+        for (; i + 8 <= n; i += 8) {                                                                                  \
+            double s[9] = { run };                                                                                    \
+            GN__UNROLL for (int l = 0; l < 8; l++) s[l + 1] = s[l] + x[i + l];                                        \
+            if (!(fabs(s[8]) < (double)INFINITY)) break;                                                              \
+            GN__UNROLL for (int l = 0; l < 8; l += W) {                                                               \
+                vec before, now, back, more, all;                                                                     \
+                GN__UNROLL for (int k = 0; k < W; k++) before[k] = s[l + k], now[k] = s[l + k + 1];                   \
+                back = now - before;                                                                                  \
+                more = (before - (now - back)) + (*(const vec *)(x + i + l) - back);                                  \
+                GN__UNROLL for (int k = 0; k < W; k++) all[k] = lost += more[k];                                      \
+                *(vec *)(y + i + l) = now + all;                                                                      \
+            }                                                                                                         \
+            run = s[8];                                                                                               \
+        }                                                                                                             \
+        *run_at = run;                                                                                                \
+        *lost_at = lost;                                                                                              \
+        return i;                                                                                                     \
+    }
+#else
+#define GN__DEFINE_SUMS64(S, attribute, W)                                                                  \
+    static int64_t gn__sums64_##S(const double *x, double *y, int64_t n, double *run_at, double *lost_at) { \
+        (void)x, (void)y, (void)n, (void)run_at, (void)lost_at;                                             \
+        return 0;                                                                                           \
+    }
+#endif
 GN__SMALL_BEGIN
 GN__DEFINE_MAPS64(base, )
+GN__DEFINE_SUMS64(base, , 2)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
+#if defined(__clang__)
+#define gn__sums64_avx2 gn__sums64_base /* it takes four apart one by one */
+#else
+GN__DEFINE_SUMS64(avx2, GN__TARGET_AVX2, 4)
+#endif
 #endif
 #undef GN__DEFINE_MAPS64
 #if defined(__GNUC__) && !defined(__clang__)
@@ -12577,7 +12618,7 @@ GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
 
 static const gn__maps64 *gn__maps64_of(const gn__pool *p) {
 #define GN__MAPS64(S) \
-    { gn__apart_##S, gn__apart_f32_##S, gn__affine64_##S }
+    { gn__apart_##S, gn__apart_f32_##S, gn__sums64_##S, gn__affine64_##S }
     static const gn__maps64 sets[2] = {
         GN__MAPS64(base),
 #if GN__X86
@@ -20934,29 +20975,10 @@ GN__DEFINE_ALONG(f64, double)
 GN__DEFINE_SUMS(f32, float)
 GN__DEFINE_SUMS(half, double)
 
-/* The same of f64, as gn__along_f64 adds: of two at a time, what was lost is found together. */
-static void gn__sums_f64(const double *x, double *y, int64_t n, double *run_at, double *lost_at) {
-    int64_t i = 0;
-#if defined(__GNUC__) || defined(__clang__)
-    typedef double pair __attribute__((vector_size(16), aligned(8), may_alias));
-    double lost = *lost_at, run = *run_at;
-    for (; i + 8 <= n; i += 8) {
-        double s[9] = { run };
-        GN__UNROLL for (int l = 0; l < 8; l++) s[l + 1] = s[l] + x[i + l];
-        if (!(fabs(s[8]) < (double)INFINITY)) break;
-        GN__UNROLL for (int l = 0; l < 8; l += 2) {
-            pair before = { s[l], s[l + 1] }, now = { s[l + 1], s[l + 2] }, back = now - before,
-                 more = (before - (now - back)) + (*(const pair *)(x + i + l) - back), all;
-            all[0] = lost + more[0];
-            all[1] = lost = all[0] + more[1];
-            *(pair *)(y + i + l) = now + all;
-        }
-        run = s[8];
-    }
-    *run_at = run;
-    *lost_at = lost;
-#endif
-    gn__along_f64(GN__ALONG_SUM, x + i, y + i, n - i, run_at, lost_at, false);
+/* The same of f64, to the bits of gn__along_f64. */
+static void gn__sums_f64(gn__pool *pool, const double *x, double *y, int64_t n, double *run_at, double *lost_at) {
+    int64_t done = gn__maps64_of(pool)->sums(x, y, n, run_at, lost_at);
+    gn__along_f64(GN__ALONG_SUM, x + done, y + done, n - done, run_at, lost_at, false);
 }
 
 static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
@@ -20993,7 +21015,7 @@ static void gn__along_line(const gn__lines *j, const char *p, char *o, void *roo
         } else if (d == GN_F32)
             gn__along_f32(kind, (const float *)(const void *)from, (float *)(void *)to, m, &run, &lost, i == 0);
         else if (d == GN_F64 && kind == GN__ALONG_SUM)
-            gn__sums_f64((const double *)(const void *)from, (double *)(void *)to, m, &run, &lost);
+            gn__sums_f64(j->c->pool, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost);
         else if (d == GN_F64)
             gn__along_f64(kind, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost, i == 0);
         else if (gn__is_float(d)) {
