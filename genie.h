@@ -14295,23 +14295,31 @@ static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
 enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
 
 /* total[r / each], lost[r / each] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb apart.
-   d: dtype of b */
+   d: dtype of b; abreast: rows that are read at a time */
 static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, const char *x, int64_t ldx,
-                         const void *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k) {
+                         const char *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k, int64_t abreast) {
     double s[GN__GEMV_PIECES];
     float t[GN__GEMV_PIECES];
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    void (*narrow)(float *, const float *, int64_t, const void *, int64_t, int64_t, int64_t) =
+        d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16];
     for (int64_t r = 0; r < rows; r++) s[r] = t[r] = 0; /* a product of two vectors has one row at a time */
-    if (j->wide) j->kernels->dot64(s, (const double *)(const void *)x, ldx, b, ldb, rows, k);
-    else
-        (d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16])(t, (const float *)(const void *)x, ldx, b,
-                                                                          ldb, rows, k);
+    for (int64_t r = 0, m; r < rows; r += m, x += m * ldx * (j->wide ? 8 : 4), b += m * ldb * bytes) {
+        m = GN__MIN(rows - r, abreast);
+        if (j->wide) j->kernels->dot64(s + r, (const double *)(const void *)x, ldx, b, ldb, m, k);
+        else narrow(t + r, (const float *)(const void *)x, ldx, b, ldb, m, k);
+    }
     for (int64_t r = 0, end; r < rows; r = end, total++, lost++) {
-        double sum = *total;
+        double sum = *total, off = *lost;
         end = r + each;
-        GN__ONE_BY_ONE for (int64_t l = r; l < end && j->wide; l++) gn__gemv_join(total, lost, s + l, 1);
-        if (j->wide) continue;
-        GN__ONE_BY_ONE for (int64_t l = r; l < end; l++) sum += (double)t[l];
+        GN__ONE_BY_ONE for (int64_t l = r; l < end && j->wide; l++) { /* as gn__gemv_join */
+            double v = sum + s[l], back = v - sum;
+            off += (sum - (v - back)) + (s[l] - back);
+            sum = v;
+        }
+        GN__ONE_BY_ONE for (int64_t l = r; l < end && !j->wide; l++) sum += (double)t[l];
         *total = sum;
+        *lost = off;
     }
 }
 
@@ -14340,11 +14348,11 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 gn_dtype of = direct || j->wide ? d : GN_F32;
                 int64_t bytes = (int64_t)gn__bytes_of(of);
                 double *to = total + r * n + i, *off = lost + r * n + i;
-                if (outs == 4) gn__gemv_dot(j, to, off, 1, x, 0, b, of, ldb, 4, terms);
+                if (outs == 4) gn__gemv_dot(j, to, off, 1, x, 0, b, of, ldb, 4, terms, 4);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
-                    m = j->streams && j->n < 8 ? 1 : GN__MAX((terms - q) / piece, 1);
+                    m = GN__MAX((terms - q) / piece, 1);
                     gn__gemv_dot(j, to, off, m, x + q * size, piece, b + q * bytes, of, piece, m,
-                                 GN__MIN(terms - q, piece));
+                                 GN__MIN(terms - q, piece), j->streams && j->n < 8 ? 3 : m);
                 }
             }
         }
@@ -14369,7 +14377,7 @@ static void gn__gemv_dense(const gn__gemv *j, double *total, double *lost, int64
     for (int64_t i = 0; i < n && !gn__pool_stops(j->g->pool); i += outs) {
         outs = GN__MIN(n - i, most);
         gn__gemv_dot(j, total + i, lost + i, each, (const char *)x, piece, gn__gemv_row(j, col + i, 0), j->g->dtype,
-                     piece, outs * each, piece);
+                     piece, outs * each, piece, outs * each);
     }
 }
 GN__COLD_END
