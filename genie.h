@@ -11073,6 +11073,7 @@ typedef struct gn__runners {
     void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n); /* integers wrap */
     void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
     int64_t (*most)(const void *x, int64_t n, bool least); /* integers: the largest (least) of n side by side */
+    int64_t (*total)(const void *x, int64_t n, int flip);  /* integers: the sum of n side by side, each ^ flip */
 } gn__runners;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -11175,14 +11176,13 @@ typedef struct gn__runners {
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
-#define GN__RUNNERS(S)                                                                                         \
-    {                                                                                                          \
-        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                                \
-        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                                \
-        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S },                 \
-        [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S, gn__run_most_i64_##S }, \
-        [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S },                              \
-        [GN__LANE_U8] = { gn__run_peak_u8_##S, NULL, NULL, gn__run_most_u8_##S },                              \
+#define GN__RUNNERS(S)                                                                                                \
+    {                                                                                                                 \
+        [GN__F32] = { .best = gn__run_best_f32_##S }, [GN__F64] = { .best = gn__run_best_f64_##S },                   \
+        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S, gn__run_total_i32_##S }, \
+        [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S, gn__run_most_i64_##S, NULL },  \
+        [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S, NULL },                               \
+        [GN__LANE_U8] = { gn__run_peak_u8_##S, NULL, NULL, gn__run_most_u8_##S, gn__run_total_u8_##S },               \
     }
 GN__SMALL_BEGIN
 GN__DEFINE_RUNNERS(base, , 16)
@@ -11228,11 +11228,26 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
         }                                                                                                    \
         for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
     }
-#define GN__DEFINE_MOSTS(S, attribute)           \
-    GN__DEFINE_MOST(i32_##S, attribute, int32_t) \
-    GN__DEFINE_MOST(i8_##S, attribute, int8_t)   \
-    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)  \
-    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)   \
+/* A part of so many elements fits P. */
+#define GN__DEFINE_TOTAL(S, attribute, T, P)                                          \
+    attribute static int64_t gn__run_total_##S(const void *px, int64_t n, int flip) { \
+        const T *x = (const T *)px, by = (T)flip;                                     \
+        int64_t sum = 0;                                                              \
+        for (int64_t m; n > 0; n -= m, x += m) {                                      \
+            P part = 0;                                                               \
+            m = GN__MIN(n, (int64_t)1 << 16);                                         \
+            GN__ONE_BY_ONE for (int64_t i = 0; i < m; i++) part += (P)(T)(x[i] ^ by); \
+            sum += part;                                                              \
+        }                                                                             \
+        return sum;                                                                   \
+    }
+#define GN__DEFINE_MOSTS(S, attribute)                     \
+    GN__DEFINE_TOTAL(i32_##S, attribute, int32_t, int64_t) \
+    GN__DEFINE_TOTAL(u8_##S, attribute, uint8_t, int32_t)  \
+    GN__DEFINE_MOST(i32_##S, attribute, int32_t)           \
+    GN__DEFINE_MOST(i8_##S, attribute, int8_t)             \
+    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)            \
+    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)             \
     GN__DEFINE_PEAK(u8_##S, attribute, uint8_t)
 GN__SMALL_BEGIN
 GN__DEFINE_MOSTS(base, )
@@ -11870,6 +11885,12 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
         float s[GN__CHUNK];
         double f[GN__CHUNK];
     } x;
+    if (j->runs && j->kind == GN__REDUCE_SUM && stride == 1 && (d == GN_I32 || d == GN_I8 || d == GN_U8)) {
+        int lane = d == GN_I32 ? (int)GN__I32 : (int)GN__LANE_U8;
+        int64_t least = d == GN_I8 ? INT8_MIN : 0; /* bytes from there on */
+        a->isum += (uint64_t)(gn__runners_of(j->c->pool, lane)->total(p, m, (int)least) + m * least);
+        return;
+    }
     if (j->runs) {
         bool most = j->integer && (j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN);
         (most ? gn__reduce_most : gn__reduce_abreast)(j, a, p, stride, m, at);
