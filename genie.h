@@ -10624,7 +10624,7 @@ typedef struct gn__kernels {
                     if (four) t += x3 * WIDE(b3 + i);                                                                 \
                     *(vec *)(s + i) = t;                                                                              \
                 }                                                                                                     \
-                for (; i < n; i++) {                                                                                  \
+                GN__ONE_BY_ONE for (; i < n; i++) {                                                                   \
                     T t = fresh ? 0 : s[i];                                                                           \
                     for (int64_t q = 0; q < GN__MIN(left, 4 * GN__LANES); q += GN__LANES)                             \
                         t += x[q] * ONE(b[q * ldb + i]);                                                              \
@@ -10643,7 +10643,7 @@ typedef struct gn__kernels {
             GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i); \
             *(vec *)(y + i) += GN__LANES_SUM(s);                                                            \
         }                                                                                                   \
-        for (; i < n; i++) {                                                                                \
+        GN__ONE_BY_ONE for (; i < n; i++) {                                                                 \
             T s[GN__LANES] = { 0 };                                                                         \
             for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
             y[i] += GN__LANES_SUM(s);                                                                       \
@@ -10660,7 +10660,7 @@ typedef struct gn__kernels {
                 GN__UNROLL for (int l = 0; l < GN__LANES; l++) if (r + l < rows) s[l] += *(const vec *)p, p += ldx; \
             *(vec *)(y + i) += GN__LANES_SUM(s);                                                                    \
         }                                                                                                           \
-        for (; i < n; i++) {                                                                                        \
+        GN__ONE_BY_ONE for (; i < n; i++) {                                                                         \
             T s[GN__LANES] = { 0 };                                                                                 \
             for (int64_t r = 0; r < rows; r++) s[r % GN__LANES] += x[r * ldx + i];                                  \
             y[i] += GN__LANES_SUM(s);                                                                               \
@@ -10682,7 +10682,7 @@ typedef struct gn__kernels {
                 t += x3 * *(const vec *)(b3 + i);                                                                  \
                 *(vec *)(y + i) = t;                                                                               \
             }                                                                                                      \
-            for (; i < n; i++) {                                                                                   \
+            GN__ONE_BY_ONE for (; i < n; i++) {                                                                    \
                 float t = y[i];                                                                                    \
                 t += x0 * b[i];                                                                                    \
                 t += x1 * b1[i];                                                                                   \
@@ -10694,7 +10694,7 @@ typedef struct gn__kernels {
         for (; rows > 0; rows--, x++, b += ldb) {                                                                  \
             int64_t i = 0;                                                                                         \
             for (; i + W <= n; i += W) *(vec *)(y + i) += x[0] * *(const vec *)(b + i);                            \
-            for (; i < n; i++) y[i] += x[0] * b[i];                                                                \
+            GN__ONE_BY_ONE for (; i < n; i++) y[i] += x[0] * b[i];                                                 \
         }                                                                                                          \
     }
 #define GN__DEFINE_MAPS(S, attribute, W)                                                                               \
@@ -10702,7 +10702,7 @@ typedef struct gn__kernels {
         typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                                  \
         int64_t i = 0;                                                                                                 \
         GN__BY_FOUR for (; i + W <= n; i += W) * (vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                 \
-        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                                  \
+        GN__ONE_BY_ONE for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                   \
     }                                                                                                                  \
     attribute static void gn__gain_##S(float *y, const float *x, const float *g, const float *b, int64_t n, float sub, \
                                        float off, float mul) {                                                         \
@@ -10714,7 +10714,7 @@ typedef struct gn__kernels {
             else if (g) t *= *(const vec *)(g + i);                                                                    \
             *(vec *)(y + i) = t;                                                                                       \
         }                                                                                                              \
-        for (; i < n; i++) {                                                                                           \
+        GN__ONE_BY_ONE for (; i < n; i++) {                                                                            \
             float t = (x[i] - sub - off) * mul;                                                                        \
             y[i] = b ? t * g[i] + b[i] : g ? t * g[i] : t;                                                             \
         }                                                                                                              \
