@@ -11092,7 +11092,7 @@ typedef struct gn__runners {
         mask a = *(mask *)(at + i), row = (mask){ 0 } + (I)first;                              \
         for (int64_t r = 0; r < rows; r++, row += 1) {                                         \
             vec v = (vec)(*(const mask *)(x + r * ldx + i) ^ flip);                            \
-            mask m = (mask)(v > y) BETTER(| ((mask)(v != v) & (mask)(y == y)));                \
+            mask m = BETTER(~)(mask)(v GN__PASTE(BETTER, _WIDE) y)BETTER(&(mask)(y == y));     \
             y = (vec)((m & (mask)v) | (~m & (mask)y));                                         \
             a = (m & row) | (~m & a);                                                          \
         }                                                                                      \
@@ -11166,7 +11166,9 @@ typedef struct gn__runners {
         return most ^ flip;                                                                \
     }
 #define GN__IF_FLOAT(...) __VA_ARGS__
+#define GN__IF_FLOAT_WIDE <= /* not less or equal: larger, or one is no number */
 #define GN__IF_INT(...)
+#define GN__IF_INT_WIDE >
 #define GN__DEFINE_RUNNERS(S, attribute, W)                               \
     GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)  \
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
@@ -11785,7 +11787,8 @@ typedef struct gn__runs {
 /* Columns that one task goes down: as many as a gn__runs has room for. */
 static int64_t gn__reduce_abreast_columns(const gn__reduce_job *j) {
     bool wide = j->compute == GN__F64 || j->compute == GN__I64;
-    return !j->runs || wide ? GN__CHUNK : j->lane >= GN__LANE_I8 ? 8 * GN__CHUNK : 2 * GN__CHUNK;
+    bool half = j->c->in[0].dtype == GN_F16 || j->c->in[0].dtype == GN_BF16; /* of which several rows are converted */
+    return !j->runs || wide ? GN__CHUNK : j->lane >= GN__LANE_I8 ? 8 * GN__CHUNK : half ? GN__CHUNK / 2 : 2 * GN__CHUNK;
 }
 
 /* `rows` rows of n elements, ldx apart, where they lie or converted; the first is row `row` for the results. */
@@ -11807,20 +11810,20 @@ static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, 
         for (int64_t i = 0; i < n; i++) a->y.l[i] = 1;
 }
 
-/* n elements as the compute type: where they lie, or in a->x. */
+/* n elements as the compute type: where they lie, or in a->x from element `at` on. */
 GN__NOINLINE static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride,
-                                              int64_t n) {
+                                              int64_t n, int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     bool bytes = j->lane >= GN__LANE_I8, best = j->kind >= GN__REDUCE_MAX,
          wide = d == GN_F32 || d == GN_F64 || d == GN_I64 || (d == GN_U64 && !best);
     if (stride == 1 && (bytes || wide || (d == GN_I32 && j->compute == GN__I32))) return p;
     if (bytes) gn__copy_strided((char *)&a->x, 1, p, stride, n, 1);
-    else if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
-    else if (j->compute == GN__F64) gn__load_f64(a->x.f, d, p, stride, n);
-    else if (j->compute == GN__I32) gn__load_i32(a->x.i, d, p, stride, n);
+    else if (j->compute == GN__F32) gn__load_f32(a->x.s + at, d, p, stride, n);
+    else if (j->compute == GN__F64) gn__load_f64(a->x.f + at, d, p, stride, n);
+    else if (j->compute == GN__I32) gn__load_i32(a->x.i + at, d, p, stride, n);
     else {
-        gn__load_i64(a->x.l, d, p, stride, n);
-        if (best) gn__order(a->x.l, d, n);
+        gn__load_i64(a->x.l + at, d, p, stride, n);
+        if (best) gn__order(a->x.l + at, d, n);
     }
     return &a->x;
 }
@@ -11849,7 +11852,7 @@ static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const 
     int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__ABREAST);
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = GN__MIN(m - i, (int64_t)GN__CHUNK);
-        const char *x = (const char *)gn__runs_load(j, &a, p, stride, n);
+        const char *x = (const char *)gn__runs_load(j, &a, p, stride, n, 0);
         int64_t rows = n / lanes, width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
         if (i == 0) gn__runs_begin(j, &a, x, lanes);
         gn__runs_add(j, &a, x, lanes, rows, lanes, i / lanes);
@@ -11868,7 +11871,7 @@ static void gn__reduce_most(const gn__reduce_job *j, gn__partial *out, const cha
     int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype);
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = GN__MIN(m - i, (int64_t)GN__CHUNK);
-        const void *x = gn__runs_load(j, &a, p, stride, n);
+        const void *x = gn__runs_load(j, &a, p, stride, n, 0);
         if (x == (const void *)p) n = m - i;
         int64_t most = gn__runners_of(j->c->pool, j->lane)->most(x, n, j->kind == GN__REDUCE_MIN);
         gn__reduce_join(j, out, &(gn__partial){ 0, { 1, 0 }, 0, { 0, most, at + i, true } });
@@ -12160,17 +12163,21 @@ static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t b
     gn__trees_sum(rows, m, pieces);
 }
 
-/* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else one. */
+/* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else as many as fit
+   once they are converted. */
 static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *base, int64_t begin, int64_t end,
                             int64_t m) {
     int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), ldx = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
     if (j->kind < GN__REDUCE_MAX) gn__runs_begin(j, a, NULL, m);
     for (int64_t r = begin, n; r < end; r += n) {
         const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes;
-        const void *x = gn__runs_load(j, a, p, 1, m);
-        n = x == (const void *)p && ldx ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        const void *x = gn__runs_load(j, a, p, 1, m, 0);
+        bool lies = x == (const void *)p;
+        n = !ldx ? 1 : GN__MIN(end - r, lies ? (int64_t)GN__REDUCE_DEEP : GN__CHUNK / m);
+        n = GN__MAX(n, 1);
+        for (int64_t l = 1; l < n && !lies; l++) gn__runs_load(j, a, p + l * ldx * bytes, 1, m, l * m);
         if (r == begin && j->kind >= GN__REDUCE_MAX) gn__runs_begin(j, a, x, m);
-        gn__runs_add(j, a, x, ldx, n, m, r - begin);
+        gn__runs_add(j, a, x, lies ? ldx : m, n, m, r - begin);
     }
 }
 
