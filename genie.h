@@ -16490,12 +16490,16 @@ static void gn__indexed_block(const gn__indexed *k, char *table, char *other, co
     if (runs) return;
     int64_t bytes = k->dims[last] * k->element;
     bool dense = !k->land && k->t[last] == k->element && k->o[last] == k->element && bytes < GN__PICK_PIECE;
+    int64_t ahead = bytes < 256 ? 4 * GN__ROWS_AHEAD : GN__ROWS_AHEAD;
+    size_t size = (size_t)bytes;
+#if defined(__GNUC__) || defined(__clang__)
+    __asm__("" : "+r"(size)); /* where the bound is known GCC takes an instruction for strings, which begins slowly */
+#endif
     for (int64_t i = 0; i < n && dense; i++, table += k->t[j], other += k->o[j]) {
-        char *p = table + at[i] * k->step;
-        const char *next =
-            i + GN__ROWS_AHEAD < n ? table + GN__ROWS_AHEAD * k->t[j] + at[i + GN__ROWS_AHEAD] * k->step : p;
+        char *p = table + at[i] * k->step, *to = k->gathers ? other : p, *from = k->gathers ? p : other;
+        const char *next = i + ahead < n ? table + ahead * k->t[j] + at[i + ahead] * k->step : p;
         gn__fetch_lines(next, GN__MIN(bytes, 256));
-        memcpy(k->gathers ? other : p, k->gathers ? p : other, (size_t)bytes);
+        memcpy(to, from, size);
     }
     for (int64_t i = 0; i < n && !dense; i++, table += k->t[j], other += k->o[j]) {
         char *p = table + at[i] * k->step;
