@@ -28753,7 +28753,7 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char
         if (loaded < m) gn__repeat_bytes(d, width, m * width);
         done += m;
     }
-    memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
+    if (n % GN__TILE_STEP) memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
 }
 
 static void gn__fill_tile(void *dst, gn_dtype d, double value, int64_t n) {
