@@ -28730,10 +28730,22 @@ static void gn__load_short(const gn_view *v, const char *p, int64_t at, int64_t 
     }
 }
 
+/* n elements of a row, or one n times where the stride is 0. */
+GN__NOINLINE static void gn__load_row(gn_dtype d, bool narrow, char *dst, const char *s, int64_t stride, int64_t n) {
+    uint8_t compute = gn__dtypes[d].compute;
+    int64_t width = narrow ? (int64_t)gn__bytes_of(d) : (int64_t)gn__compute_bytes(d);
+    int64_t loaded = stride ? n : 1;
+    if (narrow) gn__copy_strided(dst, 1, s, stride, loaded, (size_t)width);
+    else if (compute == GN__F32) gn__load_f32((float *)(void *)dst, d, s, stride, loaded);
+    else if (compute == GN__F64) gn__load_f64((double *)(void *)dst, d, s, stride, loaded);
+    else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)dst, d, s, stride, loaded);
+    else gn__load_i64((int64_t *)(void *)dst, d, s, stride, loaded);
+    if (loaded < n) gn__repeat_bytes(dst, width, n * width);
+}
+
 /* Elements [at, at + n) in row-major order of a collapsed view to a compute type, or as they are (narrow); zeros up to
    a whole step. */
 GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char *p, int64_t at, int64_t n, void *dst) {
-    uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = narrow ? bytes : (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
@@ -28743,14 +28755,7 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char
         int64_t row = at + done < inner ? 0 : (at + done) / inner, col = at + done - row * inner,
                 m = GN__MIN(n - done, inner - col);
         const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
-        char *d = (char *)dst + done * width;
-        int64_t loaded = stride ? m : 1; /* one element is repeated */
-        if (narrow) gn__copy_strided(d, 1, s, stride, loaded, (size_t)bytes);
-        else if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
-        else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, loaded);
-        else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, loaded);
-        else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, loaded);
-        if (loaded < m) gn__repeat_bytes(d, width, m * width);
+        gn__load_row(v->dtype, narrow, (char *)dst + done * width, s, stride, m);
         done += m;
     }
     if (n % GN__TILE_STEP) memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
@@ -29267,10 +29272,12 @@ static bool gn__cast_to_truths(gn__isa isa, const gn_instr *in) {
 static void gn__loop_load_run(const gn__loop *j, const gn_load *load, char **seen, int64_t at, int64_t n, char *to) {
     const gn_view *v = &load->view;
     int last = v->rank - 1;
-    char *from = gn__loop_memory(j, load),
-         *element = from + gn__view_offset(v, last, at / v->dims[last]) * (int64_t)gn__bytes_of((gn_dtype)load->dtype);
+    char *element = gn__loop_memory(j, load) +
+                    gn__view_offset(v, last, at / v->dims[last]) * (int64_t)gn__bytes_of((gn_dtype)load->dtype);
     if (j->brief && n > GN__TILE_BRIEF) n = GN__TILE_BRIEF;
-    if (*seen != element) gn__load_flat(v, j->narrow != 0, from, at, n, to);
+    if (*seen != element)
+        gn__load_row((gn_dtype)load->dtype, j->narrow != 0, to, element, 0,
+                     (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1));
     *seen = element;
 }
 
