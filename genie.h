@@ -16405,7 +16405,8 @@ GN__TARGET_LOADS static void gn__land_add_f16_wide(char *table, const char *src,
 }
 #endif
 
-enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13 }; /* indices checked at a time; elements between looks at the flag */
+/* indices checked at a time; elements between looks at the flag; bytes of a table that no first-level cache holds */
+enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13, GN__PICK_FAR = 1 << 16 };
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
@@ -16532,6 +16533,7 @@ static void gn__indexed_all(gn__indexed *k) {
     int j = k->along;
     int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
     bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
+    bool far = k->size * k->step > GN__PICK_FAR; /* while elements are waited for, indices can come */
     bool in_row = j == k->rank - 1 && k->step + k->t[j] == k->element && k->o[j] == k->element;
     do {
         for (int64_t b = 0; b < k->dims[j]; b += GN__PICKS) {
@@ -16545,6 +16547,7 @@ static void gn__indexed_all(gn__indexed *k) {
                 return;
             }
             int runs = in_row ? gn__runs_of(at, n, ends) : 0;
+            if (dense && far && b + n < k->dims[j]) gn__fetch_lines(from + n * bytes, n * bytes); /* the next block's */
             do gn__indexed_block(k, table, other, at, n, ends, runs);
             while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));
             if (gn__pool_stops(k->pool)) return;
