@@ -3413,6 +3413,12 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #else
 #define GN__UNROLL
 #endif
+/* Loops shorter than what a processor does between two jumps; clang has four in a row by itself. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define GN__BY_FOUR _Pragma("GCC unroll 4")
+#else
+#define GN__BY_FOUR
+#endif
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define GN__MAX(a, b) ((a) > (b) ? (a) : (b))
@@ -10290,6 +10296,7 @@ enum {
     GN__DOT_AHEAD = 4096, /* bytes */
     GN__PIECE64 = 64,
     GN__JOINED = 4,
+    GN__FEW = 4 * GN__LANES,
     GN__RUN = GN__PIECE / GN__LANES,
     GN__ABREAST = 32,
     GN__GEMM_LOW = 4
@@ -10320,6 +10327,9 @@ typedef struct gn__kernels {
     void (*join)(float *y, const float *slots, int64_t lanes, int64_t n);
     void (*down64)(double *slots, const double *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
+    /* Both with factors of 1, of so few rows that running sums stay in registers. */
+    void (*few)(float *y, const float *x, int64_t ldx, int64_t rows, int64_t n);
+    void (*few64)(double *y, const double *x, int64_t ldx, int64_t rows, int64_t n);
     /* What GN__JOINED whole pieces, one behind the other, come to in a gn__tree. They are read in the order they lie
        in, which is what memory is fast at. */
     double (*sum)(const void *x);
@@ -10328,9 +10338,8 @@ typedef struct gn__kernels {
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
     double (*top64)(const double *x, int64_t n, double sign);
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
-    /* y = (y - sub) * mul * g + b; b may be NULL */
-    void (*gain)(float *y, const float *g, const float *b, int64_t n, float sub, float mul);
-    void (*plus)(float *y, const float *b, int64_t n);
+    /* y = (x - sub - off) * mul * g + b; b may be NULL, and then g, too */
+    void (*gain)(float *y, const float *x, const float *g, const float *b, int64_t n, float sub, float off, float mul);
     gn__tiles i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
     gn__tiles bf16;       /* pairs of bf16, the first in the upper half, to the sums of f32; without a kernel: none */
     /* f32, f64: the sums of micro where m and n are 4 or more: C (dense) = A * B, whose rows lie ldb apart, nothing
@@ -10341,7 +10350,8 @@ typedef struct gn__kernels {
     void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     double (*sum16[2])(const void *x);
-    double (*squares[2])(const void *x); /* sum and sum64 of the squares; NULL: these are made first */
+    /* sum and sum64 of (x - sub)^2; NULL: these are made first. Then sum of x - sub, and dot of that with itself. */
+    double (*squares[2])(const void *x, double sub), (*rests[2])(const void *x, double sub);
     gn__micro low, thin; /* f32 of GN__GEMM_LOW rows, and of the first half of the columns; NULL: none */
 } gn__kernels;
 
@@ -10553,8 +10563,9 @@ typedef struct gn__kernels {
 #define GN__DOT_PIECES_F64_base GN__DOT_NO_PIECES
 #endif
 /* The pieces side by side: as many chains of additions. */
-#define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)                                                \
-    attribute static double gn__sum_##name(const void *from) {                                               \
+#define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE, CONTRACT, ...)                                 \
+    attribute static double gn__sum_##name(const void *from __VA_ARGS__) {                                   \
+        CONTRACT                                                                                             \
         typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
         typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));           \
         GN__NARROW(W, B)                                                                                     \
@@ -10582,7 +10593,7 @@ typedef struct gn__kernels {
         GN__QUADS_SUM(y, h);                                                                                 \
         return ((double)y[0] + (double)y[1]) + ((double)y[2] + (double)y[3]);                                \
     }
-/* Four rows of a running sum at a time. */
+/* Four rows of a running sum at a time, at the end fewer. */
 #define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                          \
     attribute static void gn__down_##name(T *slots, const T *x, const void *pb, int64_t ldb, int64_t rows, int64_t n, \
                                           bool fresh) {                                                               \
@@ -10592,11 +10603,13 @@ typedef struct gn__kernels {
         const B *b = (const B *)pb;                                                                                   \
         const int64_t step = GN__LANES * ldb, line = 64 / (int64_t)sizeof(B);                                         \
         const bool far = ldb * (int64_t)sizeof(B) > GN__FAR; /* no hardware fetches the next rows */                  \
-        int64_t r = 0;                                                                                                \
-        for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {                    \
-            for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                                      \
+        for (int64_t r = 0; r < rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {                        \
+            for (int l = 0; l < GN__LANES && r + l < rows; l++, x++, b += ldb) {                                      \
+                const int64_t left = rows - r - l;                                                                    \
+                const bool two = left > GN__LANES, three = left > 2 * GN__LANES, four = left > 3 * GN__LANES;         \
                 const B *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step;                                             \
-                const T x0 = x[0], x1 = x[GN__LANES], x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES];                   \
+                const T x0 = x[0], x1 = two ? x[GN__LANES] : 0, x2 = three ? x[2 * GN__LANES] : 0,                    \
+                        x3 = four ? x[3 * GN__LANES] : 0;                                                             \
                 const B *next = l + 1 < GN__LANES ? b + ldb : b3 + ldb;                                               \
                 T *s = slots + l * GN__SLOT;                                                                          \
                 int64_t i = 0;                                                                                        \
@@ -10606,28 +10619,19 @@ typedef struct gn__kernels {
                         GN__UNROLL for (int z = 0; z < 4; z++) __builtin_prefetch(next + z * step + i, 0, 2);         \
                     if (!fresh) t = *(const vec *)(s + i);                                                            \
                     t += x0 * WIDE(b + i);                                                                            \
-                    t += x1 * WIDE(b1 + i);                                                                           \
-                    t += x2 * WIDE(b2 + i);                                                                           \
-                    t += x3 * WIDE(b3 + i);                                                                           \
+                    if (two) t += x1 * WIDE(b1 + i);                                                                  \
+                    if (three) t += x2 * WIDE(b2 + i);                                                                \
+                    if (four) t += x3 * WIDE(b3 + i);                                                                 \
                     *(vec *)(s + i) = t;                                                                              \
                 }                                                                                                     \
-                for (; i < n; i++) {                                                                                  \
+                GN__ONE_BY_ONE for (; i < n; i++) {                                                                   \
                     T t = fresh ? 0 : s[i];                                                                           \
-                    t += x0 * ONE(b[i]);                                                                              \
-                    t += x1 * ONE(b1[i]);                                                                             \
-                    t += x2 * ONE(b2[i]);                                                                             \
-                    t += x3 * ONE(b3[i]);                                                                             \
+                    for (int64_t q = 0; q < GN__MIN(left, 4 * GN__LANES); q += GN__LANES)                             \
+                        t += x[q] * ONE(b[q * ldb + i]);                                                              \
                     s[i] = t;                                                                                         \
                 }                                                                                                     \
             }                                                                                                         \
             fresh = false;                                                                                            \
-        }                                                                                                             \
-        for (; r < rows; r++, x++, b += ldb) {                                                                        \
-            T *s = slots + r % GN__LANES * GN__SLOT;                                                                  \
-            int64_t i = 0;                                                                                            \
-            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                          \
-            for (; i + W <= n; i += W) *(vec *)(s + i) += x[0] * WIDE(b + i);                                         \
-            for (; i < n; i++) s[i] += x[0] * ONE(b[i]);                                                              \
         }                                                                                                             \
     }
 #define GN__DEFINE_JOIN(name, attribute, T, W)                                                              \
@@ -10639,11 +10643,28 @@ typedef struct gn__kernels {
             GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i); \
             *(vec *)(y + i) += GN__LANES_SUM(s);                                                            \
         }                                                                                                   \
-        for (; i < n; i++) {                                                                                \
+        GN__ONE_BY_ONE for (; i < n; i++) {                                                                 \
             T s[GN__LANES] = { 0 };                                                                         \
             for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
             y[i] += GN__LANES_SUM(s);                                                                       \
         }                                                                                                   \
+    }
+#define GN__DEFINE_FEW(name, attribute, T, W)                                                                       \
+    attribute static void gn__few_##name(T *y, const T *x, int64_t ldx, int64_t rows, int64_t n) {                  \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                   \
+        int64_t i = 0;                                                                                              \
+        for (; i + W <= n; i += W) {                                                                                \
+            vec s[GN__LANES] = { { 0 } };                                                                           \
+            const T *p = x + i;                                                                                     \
+            for (int64_t r = 0; r < rows; r += GN__LANES)                                                           \
+                GN__UNROLL for (int l = 0; l < GN__LANES; l++) if (r + l < rows) s[l] += *(const vec *)p, p += ldx; \
+            *(vec *)(y + i) += GN__LANES_SUM(s);                                                                    \
+        }                                                                                                           \
+        GN__ONE_BY_ONE for (; i < n; i++) {                                                                         \
+            T s[GN__LANES] = { 0 };                                                                                 \
+            for (int64_t r = 0; r < rows; r++) s[r % GN__LANES] += x[r * ldx + i];                                  \
+            y[i] += GN__LANES_SUM(s);                                                                               \
+        }                                                                                                           \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                           \
     attribute static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows,        \
@@ -10661,7 +10682,7 @@ typedef struct gn__kernels {
                 t += x3 * *(const vec *)(b3 + i);                                                                  \
                 *(vec *)(y + i) = t;                                                                               \
             }                                                                                                      \
-            for (; i < n; i++) {                                                                                   \
+            GN__ONE_BY_ONE for (; i < n; i++) {                                                                    \
                 float t = y[i];                                                                                    \
                 t += x0 * b[i];                                                                                    \
                 t += x1 * b1[i];                                                                                   \
@@ -10673,31 +10694,30 @@ typedef struct gn__kernels {
         for (; rows > 0; rows--, x++, b += ldb) {                                                                  \
             int64_t i = 0;                                                                                         \
             for (; i + W <= n; i += W) *(vec *)(y + i) += x[0] * *(const vec *)(b + i);                            \
-            for (; i < n; i++) y[i] += x[0] * b[i];                                                                \
+            GN__ONE_BY_ONE for (; i < n; i++) y[i] += x[0] * b[i];                                                 \
         }                                                                                                          \
     }
-#define GN__DEFINE_MAPS(S, attribute, W)                                                                            \
-    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {               \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
-        int64_t i = 0;                                                                                              \
-        for (; i + W <= n; i += W) *(vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                           \
-        for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                               \
-    }                                                                                                               \
-    attribute static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, float mul) { \
-        GN__CONTRACT                                                                                                \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
-        int64_t i = 0;                                                                                              \
-        for (; i + W <= n; i += W) {                                                                                \
-            vec t = (*(const vec *)(y + i) - sub) * mul, u = *(const vec *)(g + i);                                 \
-            *(vec *)(y + i) = b ? t * u + *(const vec *)(b + i) : t * u;                                            \
-        }                                                                                                           \
-        for (; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i];                 \
-    }                                                                                                               \
-    attribute static void gn__plus_##S(float *y, const float *b, int64_t n) {                                       \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                               \
-        int64_t i = 0;                                                                                              \
-        for (; i + W <= n; i += W) *(vec *)(y + i) += *(const vec *)(b + i);                                        \
-        for (; i < n; i++) y[i] += b[i];                                                                            \
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                               \
+    attribute static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                  \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                                  \
+        int64_t i = 0;                                                                                                 \
+        GN__BY_FOUR for (; i + W <= n; i += W) * (vec *)(y + i) = (*(const vec *)(x + i) - sub) * mul;                 \
+        GN__ONE_BY_ONE for (; i < n; i++) y[i] = (x[i] - sub) * mul;                                                   \
+    }                                                                                                                  \
+    attribute static void gn__gain_##S(float *y, const float *x, const float *g, const float *b, int64_t n, float sub, \
+                                       float off, float mul) {                                                         \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                                  \
+        int64_t i = 0;                                                                                                 \
+        GN__BY_FOUR for (; i + W <= n; i += W) {                                                                       \
+            vec t = (*(const vec *)(x + i) - sub - off) * mul;                                                         \
+            if (b) t = t * *(const vec *)(g + i) + *(const vec *)(b + i);                                              \
+            else if (g) t *= *(const vec *)(g + i);                                                                    \
+            *(vec *)(y + i) = t;                                                                                       \
+        }                                                                                                              \
+        GN__ONE_BY_ONE for (; i < n; i++) {                                                                            \
+            float t = (x[i] - sub - off) * mul;                                                                        \
+            y[i] = b ? t * g[i] + b[i] : g ? t * g[i] : t;                                                             \
+        }                                                                                                              \
     }
 #else
 #define GN__MADD(sum, a, w) sum += (a) * (w)
@@ -10728,7 +10748,7 @@ typedef struct gn__kernels {
             y[r] += GN__LANES_SUM(s);                                                                                 \
         }                                                                                                             \
     }
-#define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE)            \
+#define GN__DEFINE_SUM(name, attribute, T, W, PIECE, B, WIDE, ...)       \
     static double gn__sum_##name(const void *from) {                     \
         const B *x = (const B *)from;                                    \
         double y[GN__JOINED];                                            \
@@ -10749,6 +10769,14 @@ typedef struct gn__kernels {
             for (int64_t i = 0; i < n; i++) s[i] += x[r] * ONE(b[i]);                                       \
         }                                                                                                   \
     }
+#define GN__DEFINE_FEW(name, attribute, T, W)                                            \
+    static void gn__few_##name(T *y, const T *x, int64_t ldx, int64_t rows, int64_t n) { \
+        for (int64_t i = 0; i < n; i++) {                                                \
+            T s[GN__LANES] = { 0 };                                                      \
+            for (int64_t r = 0; r < rows; r++) s[r % GN__LANES] += x[r * ldx + i];       \
+            y[i] += GN__LANES_SUM(s);                                                    \
+        }                                                                                \
+    }
 #define GN__DEFINE_JOIN(name, attribute, T, W)                                    \
     static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) { \
         for (int64_t i = 0; i < n; i++) {                                         \
@@ -10762,15 +10790,16 @@ typedef struct gn__kernels {
         for (; rows > 0; rows--, x++, b += ldb)                                                                \
             for (int64_t i = 0; i < n; i++) y[i] += x[0] * b[i];                                               \
     }
-#define GN__DEFINE_MAPS(S, attribute, W)                                                                         \
-    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                      \
-        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                               \
-    }                                                                                                            \
-    static void gn__gain_##S(float *y, const float *g, const float *b, int64_t n, float sub, float mul) {        \
-        for (int64_t i = 0; i < n; i++) y[i] = b ? (y[i] - sub) * mul * g[i] + b[i] : (y[i] - sub) * mul * g[i]; \
-    }                                                                                                            \
-    static void gn__plus_##S(float *y, const float *b, int64_t n) {                                              \
-        for (int64_t i = 0; i < n; i++) y[i] += b[i];                                                            \
+#define GN__DEFINE_MAPS(S, attribute, W)                                                                     \
+    static void gn__affine_##S(float *y, const float *x, int64_t n, float sub, float mul) {                  \
+        for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;                                           \
+    }                                                                                                        \
+    static void gn__gain_##S(float *y, const float *x, const float *g, const float *b, int64_t n, float sub, \
+                             float off, float mul) {                                                         \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            float t = (x[i] - sub - off) * mul;                                                              \
+            y[i] = b ? t * g[i] + b[i] : g ? t * g[i] : t;                                                   \
+        }                                                                                                    \
     }
 #endif
 #if defined(__GNUC__) || defined(__clang__)
@@ -10831,26 +10860,27 @@ typedef struct gn__kernels {
 #define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                                        \
     GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                                               \
     GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                                        \
-    GN__DEFINE_MAPS(S, attribute, W)                                                                       \
     GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                                             \
     GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE, GN__DOT_PIECES_F64_##S) \
-    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE)                     \
-    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S)               \
+    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64, double, GN__WIDE, )                   \
+    GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S, )             \
     GN__DEFINE_AXPY(S, attribute, W)                                                                       \
     GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                                \
     GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                                          \
     GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)                        \
-    GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
+    GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))                                                   \
+    GN__DEFINE_FEW(f32_##S, attribute, float, W)                                                           \
+    GN__DEFINE_FEW(f64_##S, attribute, double, (W / 2))
 #define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
     GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
 /* of 8 lanes, which no wider vector changes */
 #define GN__DEFINE_DOTS(S, attribute, W)                                                                 \
     GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE, \
                    GN__DOT_PIECES_F32_##S)                                                               \
-    GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE, float, GN__WIDE)
+    GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE, float, GN__WIDE, )
 #define GN__DEFINE_HALVES(name, WIDE, ONE, PIECES)                                       \
     GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE, PIECES) \
-    GN__DEFINE_SUM(name, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, uint16_t, WIDE)   \
+    GN__DEFINE_SUM(name, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, uint16_t, WIDE, ) \
     GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)
 #define GN__TILES(micro, W, MR, NV) MR, W *NV, micro
 /* rows: whose kernels of rows, which gain nothing from wider vectors; last: tiles of integers, tiny products, dot16
@@ -10859,8 +10889,8 @@ typedef struct gn__kernels {
     {                                                                                                                  \
         { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##rows, gn__dot_f32_##rows, \
             gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__down_f64_##rows, gn__join_f64_##rows,    \
-            gn__sum_f32_##rows, gn__sum_f64_##rows, gn__sum_wider_##rows, gn__top_f32_##rows, gn__top_f64_##rows,      \
-            gn__affine_##rows, gn__gain_##rows, gn__plus_##rows, __VA_ARGS__                                           \
+            gn__few_f32_##rows, gn__few_f64_##rows, gn__sum_f32_##rows, gn__sum_f64_##rows, gn__sum_wider_##rows,      \
+            gn__top_f32_##rows, gn__top_f64_##rows, gn__affine_##rows, gn__gain_##rows, __VA_ARGS__                    \
     }
 
 #if defined(__aarch64__)
@@ -10887,16 +10917,28 @@ GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32, GN__DOT_PIECES_BF16)
 GN__DEFINE_MICRO_I32(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_TINY(f32, GN__TARGET_AVX2, float)
 GN__DEFINE_TINY(f64, GN__TARGET_AVX2, double)
+#define GN__WIDE_REST(p) (*(const vec *)(p) - (__typeof__(*x))sub)
+#define GN__WIDE_SQUARE(p) ((*(const vec *)(p) - (__typeof__(*x))sub) * (*(const vec *)(p) - (__typeof__(*x))sub))
+GN__DEFINE_SUM(rests, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, float, GN__WIDE_REST, , , double sub)
+GN__DEFINE_SUM(rests_squared, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, float, GN__WIDE_SQUARE, GN__CONTRACT, ,
+               double sub)
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
 #endif
-#define GN__WIDE_SQUARE(p) (*(const vec *)(p) * *(const vec *)(p))
-GN__DEFINE_SUM(squares_f32, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, float, GN__WIDE_SQUARE)
-GN__DEFINE_SUM(squares_f64, GN__TARGET_AVX2, double, 4, GN__PIECE64, double, GN__WIDE_SQUARE)
+GN__SMALL_BEGIN
+GN__EXPAND(GN__DEFINE_MAPS, base, , GN__BASE_WIDTH)
+GN__SMALL_END
+#if GN__X86
+GN__DEFINE_MAPS(avx2, GN__TARGET_AVX2, 8)
+GN__DEFINE_SUM(squares_f32, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, float, GN__WIDE_SQUARE, , , double sub)
+GN__DEFINE_SUM(squares_f64, GN__TARGET_AVX2, double, 4, GN__PIECE64, double, GN__WIDE_SQUARE, , , double sub)
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+#if GN__X86
 #define GN__MADD_BF16(sum, a, w) GN__PAIRS_BF16(sum, w, a)
 GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
@@ -10909,13 +10951,13 @@ GN__DEFINE_MICRO(pairs_vnni, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, G
 #define GN__OF_AVX2(...)                                                                                       \
     { GN__TILES(gn__micro_i32_avx2, 8, 6, 2) }, { GN__TILES(gn__micro_pairs_avx2, 8, 6, 2) }, { __VA_ARGS__ }, \
         { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, { gn__down_f16, gn__down_bf16 },        \
-        { gn__sum_f16, gn__sum_bf16 }, {                                                                       \
-        gn__sum_squares_f32, gn__sum_squares_f64                                                               \
+        { gn__sum_f16, gn__sum_bf16 }, { gn__sum_squares_f32, gn__sum_squares_f64 }, {                         \
+        gn__sum_rests, gn__sum_rests_squared                                                                   \
     }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, base, GN__BASE_SHAPE, { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) },
                { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL },
-               { NULL, NULL }, NULL, NULL),
+               { NULL, NULL }, { NULL, NULL }, NULL, NULL),
 #if GN__X86
     GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL), NULL, NULL),
     GN__KERNELS(avx512, avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2)), gn__micro_low_f32,
@@ -11031,6 +11073,7 @@ typedef struct gn__runners {
     void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n); /* integers wrap */
     void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
     int64_t (*most)(const void *x, int64_t n, bool least); /* integers: the largest (least) of n side by side */
+    int64_t (*total)(const void *x, int64_t n, int flip);  /* integers: the sum of n side by side, each ^ flip */
 } gn__runners;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -11049,7 +11092,7 @@ typedef struct gn__runners {
         mask a = *(mask *)(at + i), row = (mask){ 0 } + (I)first;                              \
         for (int64_t r = 0; r < rows; r++, row += 1) {                                         \
             vec v = (vec)(*(const mask *)(x + r * ldx + i) ^ flip);                            \
-            mask m = (mask)(v > y) BETTER(| ((mask)(v != v) & (mask)(y == y)));                \
+            mask m = BETTER(~)(mask)(v GN__PASTE(BETTER, _WIDE) y)BETTER(&(mask)(y == y));     \
             y = (vec)((m & (mask)v) | (~m & (mask)y));                                         \
             a = (m & row) | (~m & a);                                                          \
         }                                                                                      \
@@ -11123,7 +11166,9 @@ typedef struct gn__runners {
         return most ^ flip;                                                                \
     }
 #define GN__IF_FLOAT(...) __VA_ARGS__
+#define GN__IF_FLOAT_WIDE <= /* not less or equal: larger, or one is no number */
 #define GN__IF_INT(...)
+#define GN__IF_INT_WIDE >
 #define GN__DEFINE_RUNNERS(S, attribute, W)                               \
     GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)  \
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
@@ -11133,14 +11178,13 @@ typedef struct gn__runners {
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
-#define GN__RUNNERS(S)                                                                                         \
-    {                                                                                                          \
-        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                                \
-        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                                \
-        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S },                 \
-        [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S, gn__run_most_i64_##S }, \
-        [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S },                              \
-        [GN__LANE_U8] = { gn__run_peak_u8_##S, NULL, NULL, gn__run_most_u8_##S },                              \
+#define GN__RUNNERS(S)                                                                                                \
+    {                                                                                                                 \
+        [GN__F32] = { .best = gn__run_best_f32_##S }, [GN__F64] = { .best = gn__run_best_f64_##S },                   \
+        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S, gn__run_total_i32_##S }, \
+        [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S, gn__run_most_i64_##S, NULL },  \
+        [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S, NULL },                               \
+        [GN__LANE_U8] = { gn__run_peak_u8_##S, NULL, NULL, gn__run_most_u8_##S, gn__run_total_u8_##S },               \
     }
 GN__SMALL_BEGIN
 GN__DEFINE_RUNNERS(base, , 16)
@@ -11186,11 +11230,26 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
         }                                                                                                    \
         for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
     }
-#define GN__DEFINE_MOSTS(S, attribute)           \
-    GN__DEFINE_MOST(i32_##S, attribute, int32_t) \
-    GN__DEFINE_MOST(i8_##S, attribute, int8_t)   \
-    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)  \
-    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)   \
+/* A part of so many elements fits P. */
+#define GN__DEFINE_TOTAL(S, attribute, T, P)                                          \
+    attribute static int64_t gn__run_total_##S(const void *px, int64_t n, int flip) { \
+        const T *x = (const T *)px, by = (T)flip;                                     \
+        int64_t sum = 0;                                                              \
+        for (int64_t m; n > 0; n -= m, x += m) {                                      \
+            P part = 0;                                                               \
+            m = GN__MIN(n, (int64_t)1 << 16);                                         \
+            GN__ONE_BY_ONE for (int64_t i = 0; i < m; i++) part += (P)(T)(x[i] ^ by); \
+            sum += part;                                                              \
+        }                                                                             \
+        return sum;                                                                   \
+    }
+#define GN__DEFINE_MOSTS(S, attribute)                     \
+    GN__DEFINE_TOTAL(i32_##S, attribute, int32_t, int64_t) \
+    GN__DEFINE_TOTAL(u8_##S, attribute, uint8_t, int32_t)  \
+    GN__DEFINE_MOST(i32_##S, attribute, int32_t)           \
+    GN__DEFINE_MOST(i8_##S, attribute, int8_t)             \
+    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)            \
+    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)             \
     GN__DEFINE_PEAK(u8_##S, attribute, uint8_t)
 GN__SMALL_BEGIN
 GN__DEFINE_MOSTS(base, )
@@ -11306,8 +11365,9 @@ GN__DEFINE_PIECES(f64, double, double, GN__PIECE64, dot64, sum64, gn__ones64)
 GN__DEFINE_PIECES(f16, uint16_t, float, GN__PIECE, dot16[0], sum16[0], gn__ones)
 GN__DEFINE_PIECES(bf16, uint16_t, float, GN__PIECE, dot16[1], sum16[1], gn__ones)
 
-/* The same of the squares of n elements of f32 or f64, each rounded. */
-GN__NOINLINE static void gn__pieces_squares(const gn__kernels *k, gn__tree *t, bool f32, const char *x, int64_t n) {
+/* The same of the squares of n elements of f32 or f64 less `sub`, each rounded. */
+GN__NOINLINE static void gn__pieces_squares(const gn__kernels *k, gn__tree *t, bool f32, const char *x, int64_t n,
+                                            double sub) {
     int64_t joined = GN__JOINED * (f32 ? GN__PIECE : GN__PIECE64), width = f32 ? 4 : 8;
     union {
         float s[GN__JOINED * GN__PIECE];
@@ -11315,13 +11375,13 @@ GN__NOINLINE static void gn__pieces_squares(const gn__kernels *k, gn__tree *t, b
     } y;
     for (int64_t m; n > 0; n -= m, x += m * width) {
         m = GN__MIN(n, joined);
-        if (m == joined && t->n % GN__JOINED == 0) {
-            gn__tree_add(t, k->squares[!f32](x), GN__JOINED);
+        if (m == joined && t->n % GN__JOINED == 0 && k->squares[!f32]) {
+            gn__tree_add(t, k->squares[!f32](x, sub), GN__JOINED);
             continue;
         }
         memcpy(&y, x, (size_t)(m * width));
         GN__ONE_BY_ONE for (int64_t i = 0; i < (f32 ? m : 0); i++) y.s[i] *= y.s[i];
-        GN__ONE_BY_ONE for (int64_t i = 0; i < (f32 ? 0 : m); i++) y.f[i] *= y.f[i];
+        GN__ONE_BY_ONE for (int64_t i = 0; i < (f32 ? 0 : m); i++) y.f[i] = (y.f[i] - sub) * (y.f[i] - sub);
         if (f32) gn__pieces_f32(k, t, y.s, m);
         else gn__pieces_f64(k, t, y.f, m);
     }
@@ -11357,10 +11417,14 @@ static const char *gn__down_at(const gn__down *d, int64_t row) {
 }
 
 /* y[i] += the sum of x[r] times row r's element i, at most a piece of rows, as `dot` adds along a row. */
-#define GN__DEFINE_DOWN_OF(S, T, plain, whole, finish, load)                                                       \
+#define GN__DEFINE_DOWN_OF(S, T, D, ones, few, plain, whole, finish, load)                                         \
     static void gn__down_##S(const gn__kernels *k, T *y, const T *x, const gn__down *d, int64_t rows, int64_t n) { \
         T slots[GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];                                                 \
         void (*down)(T *, const T *, const void *, int64_t, int64_t, int64_t, bool) = NULL;                        \
+        if (x == ones && d->dtype == D && d->along == 1 && !d->rows && rows <= GN__FEW) {                          \
+            k->few(y, (const T *)(const void *)d->p, d->down, rows, n);                                            \
+            return;                                                                                                \
+        }                                                                                                          \
         if (d->along == 1 && !d->rows) down = whole;                                                               \
         if (down) down(slots, x, d->p, d->down, rows, n, true);                                                    \
         for (int64_t r = 0, some; r < rows && !down; r += some) {                                                  \
@@ -11370,8 +11434,10 @@ static const char *gn__down_at(const gn__down *d, int64_t row) {
         }                                                                                                          \
         k->finish(y, slots, GN__MIN(rows, (int64_t)GN__LANES), n);                                                 \
     }
-GN__DEFINE_DOWN_OF(f32, float, down, d->dtype == GN_F32 ? k->down : k->down16[d->dtype == GN_BF16], join, gn__load_f32)
-GN__DEFINE_DOWN_OF(f64, double, down64, d->dtype == GN_F64 ? k->down64 : NULL, join64, gn__load_f64)
+GN__DEFINE_DOWN_OF(f32, float, GN_F32, gn__ones, few, down,
+                   d->dtype == GN_F32 ? k->down : k->down16[d->dtype == GN_BF16], join, gn__load_f32)
+GN__DEFINE_DOWN_OF(f64, double, GN_F64, gn__ones64, few64, down64, d->dtype == GN_F64 ? k->down64 : NULL, join64,
+                   gn__load_f64)
 
 typedef struct gn__best {
     double f;
@@ -11721,7 +11787,8 @@ typedef struct gn__runs {
 /* Columns that one task goes down: as many as a gn__runs has room for. */
 static int64_t gn__reduce_abreast_columns(const gn__reduce_job *j) {
     bool wide = j->compute == GN__F64 || j->compute == GN__I64;
-    return !j->runs || wide ? GN__CHUNK : j->lane >= GN__LANE_I8 ? 8 * GN__CHUNK : 2 * GN__CHUNK;
+    bool half = j->c->in[0].dtype == GN_F16 || j->c->in[0].dtype == GN_BF16; /* of which several rows are converted */
+    return !j->runs || wide ? GN__CHUNK : j->lane >= GN__LANE_I8 ? 8 * GN__CHUNK : half ? GN__CHUNK / 2 : 2 * GN__CHUNK;
 }
 
 /* `rows` rows of n elements, ldx apart, where they lie or converted; the first is row `row` for the results. */
@@ -11743,20 +11810,20 @@ static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, 
         for (int64_t i = 0; i < n; i++) a->y.l[i] = 1;
 }
 
-/* n elements as the compute type: where they lie, or in a->x. */
+/* n elements as the compute type: where they lie, or in a->x from element `at` on. */
 GN__NOINLINE static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride,
-                                              int64_t n) {
+                                              int64_t n, int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     bool bytes = j->lane >= GN__LANE_I8, best = j->kind >= GN__REDUCE_MAX,
          wide = d == GN_F32 || d == GN_F64 || d == GN_I64 || (d == GN_U64 && !best);
     if (stride == 1 && (bytes || wide || (d == GN_I32 && j->compute == GN__I32))) return p;
     if (bytes) gn__copy_strided((char *)&a->x, 1, p, stride, n, 1);
-    else if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
-    else if (j->compute == GN__F64) gn__load_f64(a->x.f, d, p, stride, n);
-    else if (j->compute == GN__I32) gn__load_i32(a->x.i, d, p, stride, n);
+    else if (j->compute == GN__F32) gn__load_f32(a->x.s + at, d, p, stride, n);
+    else if (j->compute == GN__F64) gn__load_f64(a->x.f + at, d, p, stride, n);
+    else if (j->compute == GN__I32) gn__load_i32(a->x.i + at, d, p, stride, n);
     else {
-        gn__load_i64(a->x.l, d, p, stride, n);
-        if (best) gn__order(a->x.l, d, n);
+        gn__load_i64(a->x.l + at, d, p, stride, n);
+        if (best) gn__order(a->x.l + at, d, n);
     }
     return &a->x;
 }
@@ -11785,7 +11852,7 @@ static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const 
     int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), lanes = GN__MIN(m, m < 1024 ? 8 : (int64_t)GN__ABREAST);
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = GN__MIN(m - i, (int64_t)GN__CHUNK);
-        const char *x = (const char *)gn__runs_load(j, &a, p, stride, n);
+        const char *x = (const char *)gn__runs_load(j, &a, p, stride, n, 0);
         int64_t rows = n / lanes, width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
         if (i == 0) gn__runs_begin(j, &a, x, lanes);
         gn__runs_add(j, &a, x, lanes, rows, lanes, i / lanes);
@@ -11804,7 +11871,7 @@ static void gn__reduce_most(const gn__reduce_job *j, gn__partial *out, const cha
     int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype);
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = GN__MIN(m - i, (int64_t)GN__CHUNK);
-        const void *x = gn__runs_load(j, &a, p, stride, n);
+        const void *x = gn__runs_load(j, &a, p, stride, n, 0);
         if (x == (const void *)p) n = m - i;
         int64_t most = gn__runners_of(j->c->pool, j->lane)->most(x, n, j->kind == GN__REDUCE_MIN);
         gn__reduce_join(j, out, &(gn__partial){ 0, { 1, 0 }, 0, { 0, most, at + i, true } });
@@ -11821,6 +11888,12 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
         float s[GN__CHUNK];
         double f[GN__CHUNK];
     } x;
+    if (j->runs && j->kind == GN__REDUCE_SUM && stride == 1 && (d == GN_I32 || d == GN_I8 || d == GN_U8)) {
+        int lane = d == GN_I32 ? (int)GN__I32 : (int)GN__LANE_U8;
+        int64_t least = d == GN_I8 ? INT8_MIN : 0; /* bytes from there on */
+        a->isum += (uint64_t)(gn__runners_of(j->c->pool, lane)->total(p, m, (int)least) + m * least);
+        return;
+    }
     if (j->runs) {
         bool most = j->integer && (j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN);
         (most ? gn__reduce_most : gn__reduce_abreast)(j, a, p, stride, m, at);
@@ -11883,7 +11956,7 @@ GN__NOINLINE static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial 
             p = (const char *)&x;
         }
         if (j->products) gn__prod_pieces(gn__products_of(j->c->pool), &a->prod, f32, p, n);
-        else if (j->c->squares) gn__pieces_squares(k, &t, f32, p, n);
+        else if (j->c->squares) gn__pieces_squares(k, &t, f32, p, n, 0);
         else if (f32) gn__pieces_f32(k, &t, (const float *)(const void *)p, n);
         else gn__pieces_f64(k, &t, (const double *)(const void *)p, n);
     }
@@ -12090,17 +12163,21 @@ static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t b
     gn__trees_sum(rows, m, pieces);
 }
 
-/* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else one. */
+/* The same for what runs in gn__runners: GN__REDUCE_DEEP rows at a time where they lie in a row, else as many as fit
+   once they are converted. */
 static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *base, int64_t begin, int64_t end,
                             int64_t m) {
     int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), ldx = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
     if (j->kind < GN__REDUCE_MAX) gn__runs_begin(j, a, NULL, m);
     for (int64_t r = begin, n; r < end; r += n) {
         const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes;
-        const void *x = gn__runs_load(j, a, p, 1, m);
-        n = x == (const void *)p && ldx ? GN__MIN(end - r, (int64_t)GN__REDUCE_DEEP) : 1;
+        const void *x = gn__runs_load(j, a, p, 1, m, 0);
+        bool lies = x == (const void *)p;
+        n = !ldx ? 1 : GN__MIN(end - r, lies ? (int64_t)GN__REDUCE_DEEP : GN__CHUNK / m);
+        n = GN__MAX(n, 1);
+        for (int64_t l = 1; l < n && !lies; l++) gn__runs_load(j, a, p + l * ldx * bytes, 1, m, l * m);
         if (r == begin && j->kind >= GN__REDUCE_MAX) gn__runs_begin(j, a, x, m);
-        gn__runs_add(j, a, x, ldx, n, m, r - begin);
+        gn__runs_add(j, a, x, lies ? ldx : m, n, m, r - begin);
     }
 }
 
@@ -12177,14 +12254,13 @@ static void gn__reduce_few_sums(void *arg, int64_t begin, int64_t end) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     const gn_view *out = &j->c->out;
     int64_t total = gn__view_count(out);
-    float x[GN__LANES * GN__CHUNK], slots[GN__LANES * GN__SLOT], y[GN__CHUNK];
+    float x[GN__LANES * GN__CHUNK], y[GN__CHUNK];
     double wide[GN__CHUNK], by = j->kind == GN__REDUCE_MEAN ? (double)j->n : 1;
     for (int64_t t = begin; t < end && !gn__pool_stops(j->c->pool); t++) {
         int64_t at = t * GN__CHUNK, m = GN__MIN(total - at, (int64_t)GN__CHUNK);
         for (int64_t r = 0; r < j->n; r++) gn__few_load(j, x + r * GN__CHUNK, r, at, m);
         memset(y, 0, sizeof y);
-        k->down(slots, gn__ones, x, GN__CHUNK, j->n, m, true);
-        k->join(y, slots, j->n, m);
+        k->few(y, x, GN__CHUNK, j->n, m);
         for (int64_t i = 0; i < m; i++) wide[i] = (double)y[i] / by;
         gn__store_f64(wide, out->dtype, out->p + at * (int64_t)gn__bytes_of(out->dtype), 1, m);
     }
@@ -12490,18 +12566,24 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 typedef struct gn__maps64 {
-    void (*squares)(double *y, const double *x, double sub, int64_t n); /* y = (x - sub)^2 */
-    void (*squares_apart)(double *x, const double *y, int64_t n);       /* x = (x - y)^2 */
+    void (*apart)(double *to, const double *x, const double *y, int64_t n); /* (x - y)^2 */
+    void (*apart_f32)(double *to, const float *x, const float *y, int64_t n);
+    /* Running sums, to each of which is added what the additions lost; y may be x. How many were done, the others being
+       too few or not finite. */
+    int64_t (*sums)(const double *x, double *y, int64_t n, double *run_at, double *lost_at);
     /* y = (x - sub) mul; then y gain and y + bias, where they are given */
     void (*affine)(double *y, const double *x, double sub, double mul, const double *gain, const double *bias,
                    int64_t n);
 } gn__maps64;
 #define GN__DEFINE_MAPS64(S, attribute)                                                                            \
-    attribute static void gn__squares_##S(double *y, const double *x, double sub, int64_t n) {                     \
-        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);                         \
+    attribute static void gn__apart_##S(double *restrict to, const double *x, const double *y, int64_t n) {        \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) to[i] = (x[i] - y[i]) * (x[i] - y[i]);                      \
     }                                                                                                              \
-    attribute static void gn__squares_apart_##S(double *restrict x, const double *y, int64_t n) {                  \
-        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) x[i] = (x[i] - y[i]) * (x[i] - y[i]);                       \
+    attribute static void gn__apart_f32_##S(double *restrict to, const float *x, const float *y, int64_t n) {      \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                                                           \
+            const double d = (double)x[i] - (double)y[i];                                                          \
+            to[i] = d * d;                                                                                         \
+        }                                                                                                          \
     }                                                                                                              \
     attribute static void gn__affine64_##S(double *y, const double *x, double sub, double mul, const double *gain, \
                                            const double *bias, int64_t n) {                                        \
@@ -12513,11 +12595,49 @@ typedef struct gn__maps64 {
         GN__ONE_BY_ONE for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];                                    \
         GN__ONE_BY_ONE for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];                                    \
     }
+#if defined(__GNUC__) || defined(__clang__)
+/* What W additions lost is found together. */
+#define GN__DEFINE_SUMS64(S, attribute, W)                                                                            \
+    attribute static int64_t gn__sums64_##S(const double *x, double *y, int64_t n, double *run_at, double *lost_at) { \
+        typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                                \
+        double lost = *lost_at, run = *run_at;                                                                        \
+        int64_t i = 0;                                                                                                \
+        for (; i + 8 <= n; i += 8) {                                                                                  \
+            double s[9] = { run };                                                                                    \
+            GN__UNROLL for (int l = 0; l < 8; l++) s[l + 1] = s[l] + x[i + l];                                        \
+            if (!(fabs(s[8]) < (double)INFINITY)) break;                                                              \
+            GN__UNROLL for (int l = 0; l < 8; l += W) {                                                               \
+                vec before, now, back, more, all;                                                                     \
+                GN__UNROLL for (int k = 0; k < W; k++) before[k] = s[l + k], now[k] = s[l + k + 1];                   \
+                back = now - before;                                                                                  \
+                more = (before - (now - back)) + (*(const vec *)(x + i + l) - back);                                  \
+                GN__UNROLL for (int k = 0; k < W; k++) all[k] = lost += more[k];                                      \
+                *(vec *)(y + i + l) = now + all;                                                                      \
+            }                                                                                                         \
+            run = s[8];                                                                                               \
+        }                                                                                                             \
+        *run_at = run;                                                                                                \
+        *lost_at = lost;                                                                                              \
+        return i;                                                                                                     \
+    }
+#else
+#define GN__DEFINE_SUMS64(S, attribute, W)                                                                  \
+    static int64_t gn__sums64_##S(const double *x, double *y, int64_t n, double *run_at, double *lost_at) { \
+        (void)x, (void)y, (void)n, (void)run_at, (void)lost_at;                                             \
+        return 0;                                                                                           \
+    }
+#endif
 GN__SMALL_BEGIN
 GN__DEFINE_MAPS64(base, )
+GN__DEFINE_SUMS64(base, , 2)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
+#if defined(__clang__)
+#define gn__sums64_avx2 gn__sums64_base /* it takes four apart one by one */
+#else
+GN__DEFINE_SUMS64(avx2, GN__TARGET_AVX2, 4)
+#endif
 #endif
 #undef GN__DEFINE_MAPS64
 #if defined(__GNUC__) && !defined(__clang__)
@@ -12526,7 +12646,7 @@ GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
 
 static const gn__maps64 *gn__maps64_of(const gn__pool *p) {
 #define GN__MAPS64(S) \
-    { gn__squares_##S, gn__squares_apart_##S, gn__affine64_##S }
+    { gn__apart_##S, gn__apart_f32_##S, gn__sums64_##S, gn__affine64_##S }
     static const gn__maps64 sets[2] = {
         GN__MAPS64(base),
 #if GN__X86
@@ -12732,9 +12852,10 @@ static const double *gn__chunk_f64(const gn_view *v, const char *p, int64_t i, d
 typedef struct gn__norm_row {
     const gn__rows_job *j;
     const char *p;            /* f64: the row */
-    float *y;                 /* else what is left of it without the mean */
+    const float *x;           /* else it as f32 */
     const float *gain, *bias; /* of f32 */
     double mean, scale;
+    double off; /* of f32: what is left of the mean */
     int64_t at; /* of its first element */
 } gn__norm_row;
 
@@ -12773,8 +12894,7 @@ static void gn__layernorm_row(const gn__rows_job *j, const char *p, int64_t at) 
     double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__maps64_of(c->pool)->squares(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
-        gn__pieces_f64(k, &squares, x, m);
+        gn__pieces_squares(k, &squares, false, (const char *)gn__chunk_f64(&j->in, p, i, x, m), m, mean);
     }
     double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + gn__word_f64(c->attrs[0]));
     gn__layernorm_pass(&(gn__norm_row){ .j = j, .p = p, .mean = mean, .scale = scale, .at = at }, gn__layernorm_make);
@@ -12793,14 +12913,17 @@ static void gn__pieces_dot_f32(const gn__kernels *k, gn__tree *t, const float *x
 static void gn__layernorm_make_f32(void *arg, char *to, int64_t at, int64_t n) {
     const gn__norm_row *row = (const gn__norm_row *)arg;
     const gn__kernels *k = gn__kernels_of(row->j->c->pool);
-    int64_t i = at - row->at;
-    float *y = row->y + i, off = (float)row->mean, scale = (float)row->scale, *o = (float *)(void *)to;
-    bool whole = row->j->out.dtype == GN_F32;
-    if (row->gain) k->gain(y, row->gain + i, row->bias ? row->bias + i : NULL, n, off, scale);
-    else k->affine(whole ? o : y, y, n, off, scale);
-    if (row->bias && !row->gain) k->plus(whole ? o : y, row->bias + i, n);
-    if (!whole) gn__store_f32(y, row->j->out.dtype, to, 1, n);
-    else if (row->gain && o != y) memcpy(o, y, (size_t)n * sizeof *o);
+    float room[GN__CHUNK], off = (float)row->off, scale = (float)row->scale;
+    gn_dtype d = row->j->out.dtype;
+    for (int64_t i = at - row->at, end = i + n, m; i < end; i += m, to += m * (int64_t)gn__bytes_of(d)) {
+        float *y = d == GN_F32 ? (float *)(void *)to : room;
+        m = GN__MIN(end - i, (int64_t)GN__CHUNK);
+        k->gain(y, row->x + i, row->gain ? row->gain + i : NULL, row->gain && row->bias ? row->bias + i : NULL, m,
+                (float)row->mean, off, scale);
+        for (int64_t l = 0; l < m && row->bias && !row->gain; l += GN__PIECE)
+            k->gain(y + l, y + l, gn__ones, row->bias + i + l, GN__MIN(m - l, (int64_t)GN__PIECE), 0, 0, 1);
+        if (y == room) gn__store_f32(y, d, to, 1, m);
+    }
 }
 
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
@@ -12809,18 +12932,22 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, int64_t 
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     int64_t is = j->in.strides[j->in.rank - 1], n = j->n;
     const float *x = j->in.dtype == GN_F32 && is == 1 ? (const float *)(const void *)p : row;
-    float *y = j->out.dtype == GN_F32 && !j->c->sink ? (float *)(void *)j->out.p + at : row;
     if (x == row) gn__load_f32(row, j->in.dtype, p, is, n);
     double average = gn__sum_f32(k, x, n) / (double)n;
-    float mean = (float)average;
+    float mean = (float)average, y[GN__CHUNK];
     bool whole = j->in.dtype == GN_F32;
     gn__tree squares, rests;
     squares.n = rests.n = 0, squares.depth = rests.depth = 0;
     for (int64_t i = 0; i < n; i += GN__CHUNK) {
         int64_t left = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        k->affine(y + i, x + i, left, mean, 1);
-        if (whole) gn__pieces_f32(k, &rests, y + i, left);
-        gn__pieces_dot_f32(k, &squares, y + i, left);
+        if (left == GN__CHUNK && k->rests[0]) {
+            if (whole) gn__tree_add(&rests, k->rests[0](x + i, (double)mean), GN__JOINED);
+            gn__tree_add(&squares, k->rests[1](x + i, (double)mean), GN__JOINED);
+            continue;
+        }
+        k->affine(y, x + i, left, mean, 1);
+        if (whole) gn__pieces_f32(k, &rests, y, left);
+        gn__pieces_dot_f32(k, &squares, y, left);
     }
     /* what rounding the mean to f32 has left; of f32 what rounding the differences has, too */
     double off = whole ? gn__tree_sum(&rests) / (double)n : average - (double)mean;
@@ -12829,7 +12956,7 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, int64_t 
                                : variance != variance ? variance
                                                       : 0) +
                               gn__word_f64(j->c->attrs[0]));
-    gn__norm_row normed = { j, p, y, gain, bias, off, scale, at };
+    gn__norm_row normed = { j, p, x, gain, bias, (double)mean, scale, off, at };
     gn__layernorm_pass(&normed, gn__layernorm_make_f32);
 }
 
@@ -14196,23 +14323,31 @@ static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
 enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
 
 /* total[r / each], lost[r / each] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb apart.
-   d: dtype of b */
+   d: dtype of b; abreast: rows that are read at a time */
 static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, const char *x, int64_t ldx,
-                         const void *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k) {
+                         const char *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k, int64_t abreast) {
     double s[GN__GEMV_PIECES];
     float t[GN__GEMV_PIECES];
+    int64_t bytes = (int64_t)gn__bytes_of(d);
+    void (*narrow)(float *, const float *, int64_t, const void *, int64_t, int64_t, int64_t) =
+        d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16];
     for (int64_t r = 0; r < rows; r++) s[r] = t[r] = 0; /* a product of two vectors has one row at a time */
-    if (j->wide) j->kernels->dot64(s, (const double *)(const void *)x, ldx, b, ldb, rows, k);
-    else
-        (d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16])(t, (const float *)(const void *)x, ldx, b,
-                                                                          ldb, rows, k);
+    for (int64_t r = 0, m; r < rows; r += m, x += m * ldx * (j->wide ? 8 : 4), b += m * ldb * bytes) {
+        m = GN__MIN(rows - r, abreast);
+        if (j->wide) j->kernels->dot64(s + r, (const double *)(const void *)x, ldx, b, ldb, m, k);
+        else narrow(t + r, (const float *)(const void *)x, ldx, b, ldb, m, k);
+    }
     for (int64_t r = 0, end; r < rows; r = end, total++, lost++) {
-        double sum = *total;
+        double sum = *total, off = *lost;
         end = r + each;
-        GN__ONE_BY_ONE for (int64_t l = r; l < end && j->wide; l++) gn__gemv_join(total, lost, s + l, 1);
-        if (j->wide) continue;
-        GN__ONE_BY_ONE for (int64_t l = r; l < end; l++) sum += (double)t[l];
+        GN__ONE_BY_ONE for (int64_t l = r; l < end && j->wide; l++) { /* as gn__gemv_join */
+            double v = sum + s[l], back = v - sum;
+            off += (sum - (v - back)) + (s[l] - back);
+            sum = v;
+        }
+        GN__ONE_BY_ONE for (int64_t l = r; l < end && !j->wide; l++) sum += (double)t[l];
         *total = sum;
+        *lost = off;
     }
 }
 
@@ -14241,11 +14376,11 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 gn_dtype of = direct || j->wide ? d : GN_F32;
                 int64_t bytes = (int64_t)gn__bytes_of(of);
                 double *to = total + r * n + i, *off = lost + r * n + i;
-                if (outs == 4) gn__gemv_dot(j, to, off, 1, x, 0, b, of, ldb, 4, terms);
+                if (outs == 4) gn__gemv_dot(j, to, off, 1, x, 0, b, of, ldb, 4, terms, 4);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
-                    m = j->streams && j->n < 8 ? 1 : GN__MAX((terms - q) / piece, 1);
+                    m = GN__MAX((terms - q) / piece, 1);
                     gn__gemv_dot(j, to, off, m, x + q * size, piece, b + q * bytes, of, piece, m,
-                                 GN__MIN(terms - q, piece));
+                                 GN__MIN(terms - q, piece), j->streams && j->n < 8 ? 3 : m);
                 }
             }
         }
@@ -14270,7 +14405,7 @@ static void gn__gemv_dense(const gn__gemv *j, double *total, double *lost, int64
     for (int64_t i = 0; i < n && !gn__pool_stops(j->g->pool); i += outs) {
         outs = GN__MIN(n - i, most);
         gn__gemv_dot(j, total + i, lost + i, each, (const char *)x, piece, gn__gemv_row(j, col + i, 0), j->g->dtype,
-                     piece, outs * each, piece);
+                     piece, outs * each, piece, outs * each);
     }
 }
 GN__COLD_END
@@ -16270,7 +16405,8 @@ GN__TARGET_LOADS static void gn__land_add_f16_wide(char *table, const char *src,
 }
 #endif
 
-enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13 }; /* indices checked at a time; elements between looks at the flag */
+/* indices checked at a time; elements between looks at the flag; bytes of a table that no first-level cache holds */
+enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13, GN__PICK_FAR = 1 << 16 };
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
@@ -16355,12 +16491,16 @@ static void gn__indexed_block(const gn__indexed *k, char *table, char *other, co
     if (runs) return;
     int64_t bytes = k->dims[last] * k->element;
     bool dense = !k->land && k->t[last] == k->element && k->o[last] == k->element && bytes < GN__PICK_PIECE;
+    int64_t ahead = bytes < 256 ? 4 * GN__ROWS_AHEAD : GN__ROWS_AHEAD;
+    size_t size = (size_t)bytes;
+#if defined(__GNUC__) || defined(__clang__)
+    __asm__("" : "+r"(size)); /* where the bound is known GCC takes an instruction for strings, which begins slowly */
+#endif
     for (int64_t i = 0; i < n && dense; i++, table += k->t[j], other += k->o[j]) {
-        char *p = table + at[i] * k->step;
-        const char *next =
-            i + GN__ROWS_AHEAD < n ? table + GN__ROWS_AHEAD * k->t[j] + at[i + GN__ROWS_AHEAD] * k->step : p;
+        char *p = table + at[i] * k->step, *to = k->gathers ? other : p, *from = k->gathers ? p : other;
+        const char *next = i + ahead < n ? table + ahead * k->t[j] + at[i + ahead] * k->step : p;
         gn__fetch_lines(next, GN__MIN(bytes, 256));
-        memcpy(k->gathers ? other : p, k->gathers ? p : other, (size_t)bytes);
+        memcpy(to, from, size);
     }
     for (int64_t i = 0; i < n && !dense; i++, table += k->t[j], other += k->o[j]) {
         char *p = table + at[i] * k->step;
@@ -16393,6 +16533,7 @@ static void gn__indexed_all(gn__indexed *k) {
     int j = k->along;
     int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
     bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
+    bool far = k->size * k->step > GN__PICK_FAR; /* while elements are waited for, indices can come */
     bool in_row = j == k->rank - 1 && k->step + k->t[j] == k->element && k->o[j] == k->element;
     do {
         for (int64_t b = 0; b < k->dims[j]; b += GN__PICKS) {
@@ -16406,6 +16547,7 @@ static void gn__indexed_all(gn__indexed *k) {
                 return;
             }
             int runs = in_row ? gn__runs_of(at, n, ends) : 0;
+            if (dense && far && b + n < k->dims[j]) gn__fetch_lines(from + n * bytes, n * bytes); /* the next block's */
             do gn__indexed_block(k, table, other, at, n, ends, runs);
             while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));
             if (gn__pool_stops(k->pool)) return;
@@ -16731,6 +16873,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
             vb = gn__view_broadcast(&c->in[1], t.shape.rank, t.shape.dims);
     int64_t n = gn__count(&t.shape), bytes = (int64_t)gn__bytes_of(t.dtype), last = t.shape.rank - 1;
     int64_t inner = t.shape.rank ? t.shape.dims[last] : 1, have = 0;
+    const gn__maps64 *maps = gn__maps64_of(c->pool);
     double x[GN__CHUNK], y[GN__CHUNK];
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
@@ -16738,13 +16881,21 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
         for (int64_t i = 0, m; i < inner && !gn__pool_stops(c->pool); i += m) {
             m = GN__MIN(inner - i, (int64_t)GN__CHUNK - have);
             int64_t sa = last >= 0 ? va.strides[last] : 1, sb = last >= 0 ? vb.strides[last] : 1;
-            gn__load_f64(x + have, t.dtype, va.p + (gn__view_offset(&va, GN__MAX((int)last, 0), row) + i * sa) * bytes,
-                         sa, m);
-            gn__load_f64(y + have, t.dtype, vb.p + (gn__view_offset(&vb, GN__MAX((int)last, 0), row) + i * sb) * bytes,
-                         sb, m);
+            const char *pa = va.p + (gn__view_offset(&va, GN__MAX((int)last, 0), row) + i * sa) * bytes,
+                       *pb = vb.p + (gn__view_offset(&vb, GN__MAX((int)last, 0), row) + i * sb) * bytes;
+            bool lies = m == GN__CHUNK && sa == 1 && sb == 1;
+            if (lies && t.dtype == GN_F64)
+                maps->apart(x, (const double *)(const void *)pa, (const double *)(const void *)pb, m);
+            else if (lies && t.dtype == GN_F32)
+                maps->apart_f32(x, (const float *)(const void *)pa, (const float *)(const void *)pb, m);
+            else {
+                gn__load_f64(x + have, t.dtype, pa, sa, m);
+                gn__load_f64(y + have, t.dtype, pb, sb, m);
+                lies = false;
+            }
             have += m;
             if (have < GN__CHUNK && (row + 1 < n / inner || i + m < inner)) continue;
-            gn__maps64_of(c->pool)->squares_apart(x, y, have);
+            if (!lies) maps->apart(x, x, y, have);
             gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, have);
             have = 0;
         }
@@ -17720,7 +17871,7 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, cha
     }
 
 #define GN__TILE_SUM_F32(y, x, s) a->k->axpy(y, x, s, nr, n, nr)
-#define GN__TILE_SHRINK_F32(s) a->k->gain(s, shrink, NULL, nr, 0, 1)
+#define GN__TILE_SHRINK_F32(s) a->k->gain(s, s, shrink, NULL, nr, 0, 0, 1)
 #define GN__TILE_SUM_F64(y, x, s)               \
     double slots[GN__LANES * GN__SLOT];         \
     a->k->down64(slots, x, s, nr, n, nr, true); \
@@ -20867,29 +21018,10 @@ GN__DEFINE_ALONG(f64, double)
 GN__DEFINE_SUMS(f32, float)
 GN__DEFINE_SUMS(half, double)
 
-/* The same of f64, as gn__along_f64 adds: of two at a time, what was lost is found together. */
-static void gn__sums_f64(const double *x, double *y, int64_t n, double *run_at, double *lost_at) {
-    int64_t i = 0;
-#if defined(__GNUC__) || defined(__clang__)
-    typedef double pair __attribute__((vector_size(16), aligned(8), may_alias));
-    double lost = *lost_at, run = *run_at;
-    for (; i + 8 <= n; i += 8) {
-        double s[9] = { run };
-        GN__UNROLL for (int l = 0; l < 8; l++) s[l + 1] = s[l] + x[i + l];
-        if (!(fabs(s[8]) < (double)INFINITY)) break;
-        GN__UNROLL for (int l = 0; l < 8; l += 2) {
-            pair before = { s[l], s[l + 1] }, now = { s[l + 1], s[l + 2] }, back = now - before,
-                 more = (before - (now - back)) + (*(const pair *)(x + i + l) - back), all;
-            all[0] = lost + more[0];
-            all[1] = lost = all[0] + more[1];
-            *(pair *)(y + i + l) = now + all;
-        }
-        run = s[8];
-    }
-    *run_at = run;
-    *lost_at = lost;
-#endif
-    gn__along_f64(GN__ALONG_SUM, x + i, y + i, n - i, run_at, lost_at, false);
+/* The same of f64, to the bits of gn__along_f64. */
+static void gn__sums_f64(gn__pool *pool, const double *x, double *y, int64_t n, double *run_at, double *lost_at) {
+    int64_t done = gn__maps64_of(pool)->sums(x, y, n, run_at, lost_at);
+    gn__along_f64(GN__ALONG_SUM, x + done, y + done, n - done, run_at, lost_at, false);
 }
 
 static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
@@ -20926,7 +21058,7 @@ static void gn__along_line(const gn__lines *j, const char *p, char *o, void *roo
         } else if (d == GN_F32)
             gn__along_f32(kind, (const float *)(const void *)from, (float *)(void *)to, m, &run, &lost, i == 0);
         else if (d == GN_F64 && kind == GN__ALONG_SUM)
-            gn__sums_f64((const double *)(const void *)from, (double *)(void *)to, m, &run, &lost);
+            gn__sums_f64(j->c->pool, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost);
         else if (d == GN_F64)
             gn__along_f64(kind, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost, i == 0);
         else if (gn__is_float(d)) {
@@ -28531,7 +28663,7 @@ enum { GN__TILE_ROOM = 24 << 10, GN__TILE_REG = 2 << 10 };
 enum { GN__TILE_LONG = 2 };
 /* The least elements of a tile where operands are broadcast along rows and tiles end with them: what is the same for a
    whole tile is not written out. */
-enum { GN__TILE_RUN = 256 };
+enum { GN__TILE_RUN = 256, GN__TILE_BRIEF = 128 };
 
 typedef struct gn__loop {
     gn__run *run;
@@ -28544,6 +28676,7 @@ typedef struct gn__loop {
     uint64_t linked;   /* bit i: gn__loop_links */
     uint64_t runs;     /* bit i: load i shows one element to each tile */
     uint64_t steady;   /* bit i: register i holds one value for a whole tile */
+    bool brief;        /* of those that are such by `runs` only GN__TILE_BRIEF elements are read */
     bool streams;      /* the result is larger than caches: it is written past them */
     bool fetches;      /* gn__ahead_fetch: not where small elements are streamed, which takes twice as long with it, nor
                           where all that is read and made stays in a cache */
@@ -28600,10 +28733,22 @@ static void gn__load_short(const gn_view *v, const char *p, int64_t at, int64_t 
     }
 }
 
+/* n elements of a row, or one n times where the stride is 0. */
+GN__NOINLINE static void gn__load_row(gn_dtype d, bool narrow, char *dst, const char *s, int64_t stride, int64_t n) {
+    uint8_t compute = gn__dtypes[d].compute;
+    int64_t width = narrow ? (int64_t)gn__bytes_of(d) : (int64_t)gn__compute_bytes(d);
+    int64_t loaded = stride ? n : 1;
+    if (narrow) gn__copy_strided(dst, 1, s, stride, loaded, (size_t)width);
+    else if (compute == GN__F32) gn__load_f32((float *)(void *)dst, d, s, stride, loaded);
+    else if (compute == GN__F64) gn__load_f64((double *)(void *)dst, d, s, stride, loaded);
+    else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)dst, d, s, stride, loaded);
+    else gn__load_i64((int64_t *)(void *)dst, d, s, stride, loaded);
+    if (loaded < n) gn__repeat_bytes(dst, width, n * width);
+}
+
 /* Elements [at, at + n) in row-major order of a collapsed view to a compute type, or as they are (narrow); zeros up to
    a whole step. */
 GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char *p, int64_t at, int64_t n, void *dst) {
-    uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = narrow ? bytes : (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
@@ -28613,17 +28758,10 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char
         int64_t row = at + done < inner ? 0 : (at + done) / inner, col = at + done - row * inner,
                 m = GN__MIN(n - done, inner - col);
         const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
-        char *d = (char *)dst + done * width;
-        int64_t loaded = stride ? m : 1; /* one element is repeated */
-        if (narrow) gn__copy_strided(d, 1, s, stride, loaded, (size_t)bytes);
-        else if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
-        else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, loaded);
-        else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, loaded);
-        else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, loaded);
-        if (loaded < m) gn__repeat_bytes(d, width, m * width);
+        gn__load_row(v->dtype, narrow, (char *)dst + done * width, s, stride, m);
         done += m;
     }
-    memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
+    if (n % GN__TILE_STEP) memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
 }
 
 static void gn__fill_tile(void *dst, gn_dtype d, double value, int64_t n) {
@@ -28937,20 +29075,28 @@ GN__DEFINE_BY(i32, uint32_t, gn__word8,
 #undef GN__BY
 #endif
 
-/* Whether an instruction was done so. steady: gn__loop.steady */
+static bool gn__is_steady(uint64_t steady, uint16_t reg) { return reg < 64 && steady >> reg & 1; }
+
+/* Whether an instruction can be done so. steady: gn__loop.steady */
+static bool gn__loop_can_by(const gn_instr *in, gn__isa isa, uint64_t steady) {
+    uint32_t d = in->out_dtype;
+    bool arithmetic =
+        in->op == GN_OP_ADD || in->op == GN_OP_SUB || in->op == GN_OP_MUL || (in->op == GN_OP_DIV && d != GN_I32);
+    return GN__X86 && isa >= GN__ISA_AVX2 && arithmetic && in->in_dtype == d &&
+           (d == GN_F32 || d == GN_F64 || d == GN_I32) &&
+           gn__is_steady(steady, in->src[0]) != gn__is_steady(steady, in->src[1]);
+}
+
+/* Whether it was. */
 static bool gn__loop_by(const gn_instr *in, gn__isa isa, uint64_t steady, void *y, const void *const *x, int64_t n) {
 #if GN__X86
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
-    gn_dtype d = (gn_dtype)in->out_dtype;
-    bool arithmetic =
-             in->op == GN_OP_ADD || in->op == GN_OP_SUB || in->op == GN_OP_MUL || (in->op == GN_OP_DIV && d != GN_I32),
-         first = in->src[0] < 64 && steady >> in->src[0] & 1, second = in->src[1] < 64 && steady >> in->src[1] & 1;
-    if (isa < GN__ISA_AVX2 || !arithmetic || first == second || in->in_dtype != d) return false;
+    bool first = gn__is_steady(steady, in->src[0]);
     uint32_t kind = 2u * in->op + first;
-    if (d == GN_F32) gn__by_f32(kind, y, x[first], x[!first], whole);
-    else if (d == GN_F64) gn__by_f64(kind, y, x[first], x[!first], whole);
-    else if (d == GN_I32) gn__by_i32(kind, y, x[first], x[!first], whole);
-    else return false;
+    if (!gn__loop_can_by(in, isa, steady)) return false;
+    if (in->out_dtype == GN_F32) gn__by_f32(kind, y, x[first], x[!first], whole);
+    else if (in->out_dtype == GN_F64) gn__by_f64(kind, y, x[first], x[!first], whole);
+    else gn__by_i32(kind, y, x[first], x[!first], whole);
     return true;
 #else
     (void)in, (void)isa, (void)steady, (void)y, (void)x, (void)n;
@@ -29059,12 +29205,14 @@ static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *
     gn__chained links[GN__CHAIN_MOST];
     int64_t whole = (elements + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1), i = 0;
     float *to = (float *)(void *)y;
-    const float *from = (const float *)(const void *)now[in->src[0]];
+    const float *from = NULL;
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t alone = gn__ops[in[k].op].most == 1, turned = k && !alone && in[k].src[0] != in[k - 1].dst;
+        uint32_t alone = gn__ops[in[k].op].most == 1,
+                 turned = !alone && (k ? in[k].src[0] != in[k - 1].dst : gn__is_steady(steady, in->src[0]));
         uint16_t other = in[k].src[alone ? 0 : !turned];
+        if (k == 0) from = (const float *)(const void *)now[in->src[turned]];
         links[k] = (gn__chained){ alone ? from : (const float *)(const void *)now[other], 2u * in[k].op + turned,
-                                  !alone && other < 64 && steady >> other & 1 };
+                                  !alone && gn__is_steady(steady, other) };
     }
     for (; isa == GN__ISA_AVX512 && i + 128 <= whole; i += 128) gn__chain_block_avx512(to, from, links, n, i, past);
     for (; isa == GN__ISA_AVX512 && i < whole; i += 32) gn__chain_step_avx512(to, from, links, n, i, past);
@@ -29127,9 +29275,12 @@ static bool gn__cast_to_truths(gn__isa isa, const gn_instr *in) {
 static void gn__loop_load_run(const gn__loop *j, const gn_load *load, char **seen, int64_t at, int64_t n, char *to) {
     const gn_view *v = &load->view;
     int last = v->rank - 1;
-    char *from = gn__loop_memory(j, load),
-         *element = from + gn__view_offset(v, last, at / v->dims[last]) * (int64_t)gn__bytes_of((gn_dtype)load->dtype);
-    if (*seen != element) gn__load_flat(v, j->narrow != 0, from, at, n, to);
+    char *element = gn__loop_memory(j, load) +
+                    gn__view_offset(v, last, at / v->dims[last]) * (int64_t)gn__bytes_of((gn_dtype)load->dtype);
+    if (j->brief && n > GN__TILE_BRIEF) n = GN__TILE_BRIEF;
+    if (*seen != element)
+        gn__load_row((gn_dtype)load->dtype, j->narrow != 0, to, element, 0,
+                     (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1));
     *seen = element;
 }
 
@@ -29509,6 +29660,9 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step, uint32_t giv
     j.tile = gn__loop_tile_n(&r->plan->layout, step, gn__bytes_of(j.out.dtype), (size_t)j.narrow, longer);
     gn__loop_find_runs(&j);
     j.steady = gn__loop_steady(&j);
+    j.brief = !j.narrow;
+    for (uint32_t i = 0; i < step->n_instrs && j.brief; i++)
+        j.brief = gn__loop_can_by(r->plan->layout.instrs + step->instr + i, r->cpu->pool.isa, j.steady);
     for (uint32_t i = 0; i < 64 && i < step->n_instrs && GN__X86 && r->cpu->pool.isa >= GN__ISA_AVX2 && !j.narrow; i++)
         if (gn__loop_links(r->plan->layout.instrs + step->instr, i, step->n_instrs)) j.linked |= (uint64_t)1 << i;
     return j;
