@@ -16262,8 +16262,8 @@ static const gn_load *widened(const emit *e, const readers *r, uint32_t i) {
     const gn_lay *lay = &e->layout->lay[s->node];
     bool is = s->n_instrs == 1 && s->n_loads == 1 && in->op == GN_OP_CAST && in->out_dtype == GN_F32 &&
               !from->constant && types[from->dtype].bytes == 2 && types[from->dtype].real && !r->held[s->node] &&
-              lay->place == GN_PLACE_BLOCK && gn_view_is_dense(&lay->view) && gn_view_is_dense(&from->view) &&
-              is_never_appended(e, from->base);
+              e->part->nodes[from->base].leaf != GN_LEAF_NONE && lay->place == GN_PLACE_BLOCK &&
+              gn_view_is_dense(&lay->view) && gn_view_is_dense(&from->view) && is_never_appended(e, from->base);
     return is && in->in_dtype == from->dtype ? from : NULL;
 }
 
@@ -16286,7 +16286,7 @@ static void fuse_widened(emit *e, const readers *r) {
                 if (d->constant || d->base != node) continue;
                 d->base = from->base;
                 d->dtype = d->view.dtype = from->dtype;
-                d->view.offset += from->view.offset;
+                d->view.offset = d->view.offset / 2 + from->view.offset; /* in bytes */
                 keep_until(e, d->base, l->steps[t].node);
             }
         r->reads[from->base] += seen - 1;

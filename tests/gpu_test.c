@@ -2704,6 +2704,25 @@ static void values_of_16_bits_are_widened_where_they_are_read(void) {
     for (int i = 0; i < 3; i++) free(data[i]);
 }
 
+/* Rows of a small table in 16 bits, each by rows of its own: where they lie is counted in bytes of it. */
+static gn_tensor build_widened_rows(gn_ctx *g, const job *j, void **data) {
+    gn_tensor table = gn_cast(gn_slice(gn_data(g, j->d, GN_SHAPE(j->a, j->b), data[0]), 0, 1, j->a - 1, 1), GN_F32),
+              sum = gn_cast(gn_data(g, j->d, GN_SHAPE(j->c, j->b), data[1]), GN_F32);
+    for (int64_t i = 0; i < j->a - 2; i++)
+        sum = gn_add(gn_mul_c(gn_sum(gn_mul(sum, gn_slice(table, 0, i, i + 1, 1)), GN_AXES(1), true), 0.1), sum);
+    return gn_mul(sum, gn_slice(table, 0, 0, 1, 1));
+}
+
+static void rows_of_a_widened_table_agree_with_the_cpu(void) {
+    static const job jobs[] = { { GN_BF16, 7, 16, 5, 0, 0 }, { GN_F16, 6, 24, 40, 0, 0 }, { GN_F16, 4, 9, 3, 0, 0 } };
+    for (int i = 0; i < TEST_COUNT(jobs); i++) {
+        const job *j = &jobs[i];
+        void *data[] = { random_bytes(j->d, j->a * j->b, 1), random_bytes(j->d, j->c * j->b, 1) };
+        compare("rows of a widened table", build_widened_rows, j, data, 1e-5);
+        for (int k = 0; k < 2; k++) free(data[k]);
+    }
+}
+
 /* ---- gradients of convolutions by their filters and by x ---- */
 
 static const struct back_form {
@@ -3216,6 +3235,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
     TEST_ENTRY(pools_of_rows_have_the_bits_of_the_cpu),
     TEST_ENTRY(values_of_16_bits_are_widened_where_they_are_read),
+    TEST_ENTRY(rows_of_a_widened_table_agree_with_the_cpu),
     TEST_ENTRY(gradients_of_convs_are_exact),
     TEST_ENTRY(filters_of_one_channel_are_exact),
     TEST_ENTRY(gradients_of_maximum_pools_have_the_bits_of_the_cpu),
