@@ -1835,6 +1835,13 @@ typedef struct blas_product blas_product;
 /* Of a product by cuBLASLt: what follows it, and own kernels that run in place of both when it fails. */
 typedef enum launch_when { LAUNCH_ALWAYS, LAUNCH_AFTER_BLAS, LAUNCH_INSTEAD } launch_when;
 
+/* An append in place. saves: its kernel's parameter that says so, UINT32_MAX: there is none; launch: that kernel's; at,
+   last: the node and the greatest of its position. */
+typedef struct append_done {
+    uint32_t node, flag, saves, launch, at;
+    int64_t last;
+} append_done;
+
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before
    the kernel before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
    blas: a product by cuBLASLt and no kernel; pack: 1 + the filters that it packs, 0: none. */
@@ -1964,8 +1971,10 @@ typedef struct emit {
     text types, signature, body;  /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, rows;         /* bytes that the kernels of one op use at most; rows: what is known of rows, for the
                                      kernels after them */
-    uint32_t *appends, n_appends; /* in-place appends so far, in their order */
-    uint32_t *append_flags;
+    append_done *appends;         /* in-place appends so far, in their order */
+    uint32_t n_appends;
+    bool may_fault;               /* the kernel that is written, by what is no append */
+    uint32_t last_fault;          /* 1 + the last launch that may, 0: none */
     uint32_t *checked, n_checked; /* appends to pages whose slots have been checked */
     uint32_t n_flags; /* words behind the error words, 0 before the run: that an append has been done, blocks that have
                           ended */
@@ -2045,10 +2054,11 @@ static void emit_await(emit *e) {
 
 /* The run's error words. Later kernels that must not run after a fault look at them too. */
 static void emit_errors(emit *e) { emit_pointer(e, "u32", false, "err", (param){ PARAM_PLAN, REGION_ERRORS, 0 }); }
+static void emit_may_fault(emit *e) { e->faults = e->may_fault = true; }
 static void emit_faults(emit *e, uint32_t node) {
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = true;
+    emit_may_fault(e);
 }
 
 /* Ends the kernel: finds an equal one or adds it, and launches it. */
@@ -2079,6 +2089,8 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
                                                  NULL,
                                                  e->step,
                                                  0 };
+    if (e->may_fault) e->last_fault = (uint32_t)e->n_launches;
+    e->may_fault = false;
     e->n_instead += e->when == LAUNCH_INSTEAD;
     if (!grid_ok)
         gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label,
@@ -2106,7 +2118,7 @@ static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t gr
 static void emit_nothing(emit *e) {
     e->types.n = e->signature.n = e->body.n = 0;
     e->n_params = e->first_param;
-    e->rereads = e->early = e->waits = false;
+    e->rereads = e->early = e->waits = e->may_fault = false;
 }
 
 /* ---- views ---- */
@@ -2338,7 +2350,7 @@ static void loop_lookup(emit *e, loop *l, uint32_t i) {
     emit_node(e, ids_node, types[ids.dtype].name, true, name);
     snprintf(name, sizeof name, "lookup%u", i);
     emit_number(e, "u32", name, PARAM_WORD, node);
-    e->faults = true;
+    emit_may_fault(e);
     snprintf(at, sizeof at, "i / %lldu", (long long)a->dims[1]);
     put(&e->body, "    const i64 id%u = ids%u[", i, i);
     put_offset(&e->body, &ids, at, l->small);
@@ -2435,7 +2447,7 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
             snprintf(name, sizeof name, "node%u", t);
             put(b, "        if (b == 0) fault(err, DIVIDED_BY_ZERO, %s, 0, 0);\n", name);
             emit_number(e, "u32", name, PARAM_WORD, in->node);
-            e->faults = true;
+            emit_may_fault(e);
         }
         bool near = in->op == GN_OP_GELU_TANH && types[in->in_dtype].bytes == 2;
         put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to,
@@ -12986,7 +12998,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     emit_node(e, f->laid ? f->laid - 1 : node, types[f->q.dtype].name, false, "o");
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || f->length;
+    if (f->length) emit_may_fault(e);
     e->bounds = "__launch_bounds__(384, 1)";
     put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, x, o, err, node);\n",
         f->length ? "length" : "(const @_p::L *)0");
@@ -13021,7 +13033,7 @@ static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
     emit_node(e, f->laid ? f->laid - 1 : node, type, false, "o");
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || f->length;
+    if (f->length) emit_may_fault(e);
     emit_await(e);
     if (f->empty)
         put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > "
@@ -13057,13 +13069,16 @@ static void emit_attention(emit *e, uint32_t node) {
 /* ---- the cache ---- */
 
 /* Where an append in place saves what it overwrites, and its flag. */
-static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
+static size_t append_bytes(const emit *e, uint32_t node) {
     const gn_view *v = view_of(e, input(e, node, 1));
+    return gn_size_align(gn_size_mul((size_t)gn_view_count(v), types[v->dtype].bytes), 256);
+}
+
+static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
     emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
     emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
-    e->append_flags[e->n_appends] = e->n_flags++;
-    e->appends[e->n_appends++] = node;
-    e->save = gn_size_add(e->save, gn_size_align(gn_size_mul((size_t)gn_view_count(v), types[v->dtype].bytes), 256));
+    e->appends[e->n_appends++] = (append_done){ .node = node, .flag = e->n_flags++, .saves = UINT32_MAX };
+    e->save = gn_size_add(e->save, append_bytes(e, node));
 }
 
 /* Where the append of a node goes, its parameters with `tag` behind their names: into the kernel's body goes what finds
@@ -13089,7 +13104,12 @@ static int64_t put_kv_append(emit *e, uint32_t node, const char *tag, text *writ
     emit_node(e, y, type, true, names[0]);
     emit_node(e, z, types[view_of(e, z)->dtype].name, true, names[1]);
     emit_node(e, node, type, false, names[2]);
-    if (in_place) emit_saved(e, node, type, names[3], names[4]);
+    if (in_place) {
+        emit_saved(e, node, type, names[3], names[4]);
+        e->appends[e->n_appends - 1].launch = (uint32_t)e->n_launches;
+        e->appends[e->n_appends - 1].at = z;
+        e->appends[e->n_appends - 1].last = last;
+    }
     put(&e->body, "  const i64 %s = *%s;\n  if (%s < 0 || %s > %lldll) { ", names[5], names[1], names[5], names[5],
         (long long)last);
     put(&e->body, "if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node%s, %s, %lldll); return; }\n",
@@ -13102,13 +13122,16 @@ static int64_t put_kv_append(emit *e, uint32_t node, const char *tag, text *writ
     put_offset(writes, &co, "i", false);
     put(writes, ";\n    ");
     if (in_place)
-        put(writes, "vload<%lld>(x, %s + to);\n    vstore<%lld>(%s + i, x);\n    ", (long long)vector, names[2],
-            (long long)vector, names[3]);
+        put(writes, "if (saves) { vload<%lld>(x, %s + to); vstore<%lld>(%s + i, x); }\n    ", (long long)vector,
+            names[2], (long long)vector, names[3]);
     put(writes, "vload<%lld>(x, %s + ", (long long)vector, names[0]);
     put_offset(writes, &cr, "i", false);
     put(writes, ");\n    vstore<%lld>(%s + to, x);\n  }\n", (long long)vector, names[2]);
     return n;
 }
+
+/* A position that one can take is none that the other cannot. */
+static bool append_alike(const append_done *a, const append_done *b) { return a->at == b->at && a->last == b->last; }
 
 /* In the caches' own memory, unless an older version is still read: then rows that are overwritten are saved first.
    Several are at one position, and in place. */
@@ -13121,6 +13144,8 @@ static void emit_kv_appends(emit *e, const uint32_t *nodes, uint32_t n) {
     emit_early(e);
     emit_errors(e);
     e->faults = true;
+    if (in_place) emit_number(e, "u32", "saves", PARAM_WORD, 1);
+    const uint32_t saves = (uint32_t)e->n_params - 1;
     put(&e->body, e->waits ? "  let_next_start();\n" : "");
     emit_await(e);
     for (uint32_t i = 0; i < n; i++) {
@@ -13129,6 +13154,9 @@ static void emit_kv_appends(emit *e, const uint32_t *nodes, uint32_t n) {
         emit_number(e, "u32", name, PARAM_WORD, nodes[i]);
         int64_t pieces = put_kv_append(e, nodes[i], tag, &writes);
         if (pieces > most) most = pieces;
+        if (!in_place) e->may_fault = true;
+        else if (i && !append_alike(&e->appends[e->n_appends - 1], &e->appends[e->n_appends - 2])) e->may_fault = true;
+        if (in_place) e->appends[e->n_appends - 1].saves = saves;
     }
     if (in_place) put(&e->body, "  if (*err) return;\n");
     if (writes.n) text_add(&e->body, writes.s, writes.n);
@@ -13870,7 +13898,7 @@ static void emit_page_attention(emit *e, uint32_t node) {
 #define emit_page_attention_quantized emit_page_attention
 
 static void put_page_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
-    uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
+    uint32_t node = e->appends[at].node, y = input(e, node, 1), z = input(e, node, 2);
     const gn_view *from = view_of(e, y), *slots = view_of(e, z);
     gn_view out = gn_view_dense(from->dtype, 4, view_of(e, node)->dims);
     int word = page_word(&out, from);
@@ -13883,13 +13911,13 @@ static void put_page_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     emit_node(e, z, types[slots->dtype].name, true, name[0]);
     emit_node(e, node, type, false, name[1]);
     emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
-    put(&e->body, "  if (err[%u]) ", ERROR_WORDS + e->append_flags[at]);
+    put(&e->body, "  if (err[%u]) ", ERROR_WORDS + e->appends[at].flag);
     put_page_loop(&e->body, &out, slots, from, word, name[0] + 5, false, name[3]);
 }
 
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
 static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
-    uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
+    uint32_t node = e->appends[at].node, y = input(e, node, 1), z = input(e, node, 2);
     if (node_is(e, node, GN_OP_PAGE_APPEND)) {
         put_page_undo(e, at, i, save);
         return;
@@ -13908,16 +13936,16 @@ static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     put(&e->body,
         "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) "
         "o%u[(i64)*pos%u * %lldll + ",
-        ERROR_WORDS + e->append_flags[at], (long long)gn_view_count(&part), i, i, (long long)out.strides[2]);
+        ERROR_WORDS + e->appends[at].flag, (long long)gn_view_count(&part), i, i, (long long)out.strides[2]);
     put_offset(&e->body, &co, "i", false);
     put(&e->body, "] = saved%u[i];\n", i);
 }
 
 /* Whether one of the next n appends back from `at` is to the same memory. */
 static bool undoes_twice(const emit *e, uint32_t at, uint32_t n) {
-    uint32_t own = e->layout->lay[e->appends[at]].own;
+    uint32_t own = e->layout->lay[e->appends[at].node].own;
     for (uint32_t i = 1; i <= n; i++)
-        if (e->layout->lay[e->appends[at + i]].own == own) return true;
+        if (e->layout->lay[e->appends[at + i].node].own == own) return true;
     return false;
 }
 
@@ -13925,15 +13953,29 @@ static bool undoes_twice(const emit *e, uint32_t at, uint32_t n) {
    another where they may meet. */
 enum { UNDOS_A_KERNEL = 26 };
 
+/* Appends behind which nothing can fail, but others at the same position, which then had failed before: they need to
+   save nothing. */
+static void appends_settle(emit *e) {
+    const append_done *end = e->n_appends ? &e->appends[e->n_appends - 1] : NULL;
+    while (e->n_appends && !e->failed) {
+        const append_done *a = &e->appends[e->n_appends - 1];
+        if (a->saves == UINT32_MAX || a->launch < e->last_fault || !append_alike(a, end)) break;
+        e->params[a->saves].offset = 0;
+        e->save -= append_bytes(e, a->node);
+        e->n_appends--;
+    }
+}
+
 static void emit_undo(emit *e) {
-    size_t save = e->save;
+    size_t save;
+    appends_settle(e);
+    save = e->save;
     for (uint32_t left = e->n_appends; left && !gn_flag_get(e->cancel);) {
         e->rereads = e->early = true;
         emit_errors(e);
         put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
         for (uint32_t i = 0; left && i < UNDOS_A_KERNEL && !undoes_twice(e, left - 1, i); i++) {
-            const gn_view *v = view_of(e, input(e, e->appends[--left], 1));
-            save -= ((size_t)gn_view_count(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+            save -= append_bytes(e, e->appends[--left].node);
             put_undo(e, left, i, save);
         }
         emit_launch(e, "kv_append_undo", 32, 1, 256);
@@ -15612,7 +15654,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     if (joined) emit_joined(e, f);
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || a->length || append;
+    if (a->length || append) emit_may_fault(e);
     put(&e->body, "  attention_one<@_p>(tq, tk, %s, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n",
         one_makes(u, 0) ? "0" : "q",
         !append           ? "0, 0, 0"
@@ -19307,7 +19349,6 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->emit.refusals);
     gn_free(p->emit.inlined);
     gn_free(p->emit.appends);
-    gn_free(p->emit.append_flags);
     gn_free(p->emit.checked);
     gn_free(p->words);
     gn_free(p->arg_at);
@@ -19482,8 +19523,7 @@ static void emit_begin(emit *e, executor *x, plan *p, gn_fault *f) {
     if (f) f->result = GN_OK;
     e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
     e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
-    e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
-    e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
+    e->appends = (append_done *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->checked = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->checked);
 }
 
@@ -19491,7 +19531,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0, data = 0;
     emit_begin(e, x, p, f);
-    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !e->checked ||
+    if (!e->fusions || !e->inlined || !e->appends || !e->checked ||
         (fuses_steps() && (!fuse_steps(e) || !conv_keep_rows(e))))
         return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f)
                                       : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");

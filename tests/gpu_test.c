@@ -1428,6 +1428,37 @@ static void several_rows_are_appended_to_all_caches_at_once(void) {
     gn_release(other);
 }
 
+/* More appends at one position than a kernel has, behind which nothing can fail: nothing is saved and put back. At a
+   position that none of them can take, none is done. */
+static void appends_at_the_end_save_nothing(void) {
+    enum { CACHES = 11, S = 6, D = 4, ROWS = 2 };
+    static float rows[CACHES * ROWS * D], first[S * D], out[S * D];
+    gn_tensor cache[CACHES];
+    for (int i = 0; i < CACHES * ROWS * D; i++) rows[i] = (float)i;
+    for (int i = 0; i < S * D; i++) first[i] = (float)(1000 + i);
+    for (int c = 0; c < CACHES; c++) cache[c] = gn_state(gpu, GN_F32, GN_SHAPE(1, 1, S, D), first, "cache");
+    for (int at = S - ROWS + 1; at >= S - ROWS; at--) {
+        const bool fits = at + ROWS <= S;
+        gn_stats before, after;
+        gn_tensor place = gn_data_copy(gpu, GN_I32, GN_SCALAR, &(int32_t){ at }), y[CACHES];
+        for (int c = 0; c < CACHES; c++)
+            y[c] = gn_kv_append(cache[c], gn_data(gpu, GN_F32, GN_SHAPE(1, 1, ROWS, D), rows + c * ROWS * D), place);
+        gn_get_stats(gpu, &before);
+        CHECK_RESULT(gn_realize(y, CACHES), GN_OK);
+        gn_get_stats(gpu, &after);
+        if (!getenv("GENIE_CUDA_FUSE")) CHECK(after.kernels_run - before.kernels_run == 2);
+        CHECK_RESULT(gn_read(y[CACHES - 1], out, sizeof out), fits ? GN_OK : GN_INDEX_OUT_OF_RANGE);
+        gn_step(gpu);
+        for (int c = 0; c < CACHES; c++) {
+            CHECK_RESULT(gn_read(cache[c], out, sizeof out), GN_OK);
+            for (int i = 0; i < S * D; i++)
+                CHECK(out[i] == (fits && i >= at * D ? rows[c * ROWS * D + i - at * D] : first[i]));
+        }
+        gn_step(gpu);
+    }
+    for (int c = 0; c < CACHES; c++) gn_release(cache[c]);
+}
+
 /* A run that may fail copies new versions into their states at its end; what it tells of the old ones is what they
    were. */
 static void an_old_version_is_read_beside_the_new_one(void) {
@@ -3181,6 +3212,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(indices_into_nothing_are_out_of_range),
     TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
     TEST_ENTRY(several_rows_are_appended_to_all_caches_at_once),
+    TEST_ENTRY(appends_at_the_end_save_nothing),
     TEST_ENTRY(an_old_version_is_read_beside_the_new_one),
     TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
     TEST_ENTRY(products_of_more_than_2_to_the_31_elements_are_exact),
