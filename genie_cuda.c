@@ -1967,11 +1967,11 @@ typedef struct emit {
     packed_part *packs; /* each is a place behind those of nodes and updates: see packed_node */
     const char *bounds; /* of the kernel that is written, when not 256 threads */
     size_t n_launches, cap_launches, n_params, cap_params, n_maps, cap_maps, n_packs, cap_packs;
-    size_t first_param;           /* of the kernel that is being written */
-    text types, signature, body;  /* before the kernel, its parameters, its statements; '@' stands for its name */
-    size_t scratch, rows;         /* bytes that the kernels of one op use at most; rows: what is known of rows, for the
+    size_t first_param;          /* of the kernel that is being written */
+    text types, signature, body; /* before the kernel, its parameters, its statements; '@' stands for its name */
+    size_t scratch, rows;        /* bytes that the kernels of one op use at most; rows: what is known of rows, for the
                                      kernels after them */
-    append_done *appends;         /* in-place appends so far, in their order */
+    append_done *appends;        /* in-place appends so far, in their order */
     uint32_t n_appends;
     bool may_fault;               /* the kernel that is written, by what is no append */
     uint32_t last_fault;          /* 1 + the last launch that may, 0: none */
