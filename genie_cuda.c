@@ -13961,9 +13961,10 @@ static void appends_settle(emit *e) {
         const append_done *a = &e->appends[e->n_appends - 1];
         if (a->saves == UINT32_MAX || a->launch < e->last_fault || !append_alike(a, end)) break;
         e->params[a->saves].offset = 0;
-        e->save -= append_bytes(e, a->node);
         e->n_appends--;
     }
+    e->save = 0;
+    for (uint32_t i = 0; i < e->n_appends; i++) e->save = gn_size_add(e->save, append_bytes(e, e->appends[i].node));
 }
 
 static void emit_undo(emit *e) {

@@ -153,14 +153,19 @@ static gn_result make_plan(gn_exec x, const gn_part *part, gn_fault *f) {
 typedef enum region_kind { OUTS, ARGUMENTS, NEW_VERSIONS, SAVED, REGIONS } region_kind;
 static const char *const region_names[REGIONS] = { "outputs", "arguments", "new versions", "saved rows" };
 
+/* A result whose kernel may fail. */
+static void add_division(maker *m, uint32_t x) {
+    uint32_t by = add_node(m, "floor_divide", GN_I32, GN_SCALAR);
+    add_input(m, by, x);
+    add_input(m, by, x);
+    add_out(m, by);
+}
+
 static void fill_region(maker *m, region_kind kind, uint32_t n, int64_t bytes) {
     gn_shape shape = GN_SHAPE(1, 1, bytes, 1);
     uint32_t one = add_full(m, GN_U8, GN_SHAPE(1, 1, 1, 1), 1), many = add_broadcast(m, one, shape);
-    uint32_t at = kind == SAVED ? add_full(m, GN_I32, GN_SCALAR, 0) : 0, zero = add_full(m, GN_I32, GN_SCALAR, 1),
-             by = add_node(m, "floor_divide", GN_I32, GN_SCALAR);
-    add_input(m, by, zero);
-    add_input(m, by, zero); /* may fail: new versions wait until the end of the run */
-    add_out(m, by);
+    uint32_t at = kind == SAVED ? add_full(m, GN_I32, GN_SCALAR, 0) : 0, two = add_full(m, GN_I32, GN_SCALAR, 2);
+    if (kind != SAVED) add_division(m, two); /* new versions wait until the end of the run */
     uint32_t cache = kind == SAVED ? add_leaf(m, GN_LEAF_STATE, GN_U8, shape, 0) : 0;
     for (uint32_t i = 0; i < n; i++) {
         if (kind == OUTS) add_out(m, add_broadcast(m, one, shape));
@@ -178,6 +183,7 @@ static void fill_region(maker *m, region_kind kind, uint32_t n, int64_t bytes) {
         }
     }
     if (kind == SAVED) m->updates[m->part.n_updates++] = (gn_part_update){ 0, 1, cache };
+    if (kind == SAVED) add_division(m, two); /* behind which what was appended is put back */
 }
 
 /* A session may hold any number of bytes: what is refused does not fit in 64 bits, or cannot be addressed. */
