@@ -3672,8 +3672,7 @@ static void row_stages(row_kernel *k) {
     int reads[ROW_LOADS] = { 0 };
     bool same;
     if (k->keeps || k->given || k->tx > 1 || k->ty < 256 || !emit_has_async_copies(k->e)) return;
-    int64_t most = (emit_has_large_blocks(k->e) ? 18 + 46 * k->own : 64)
-                   << 10; /* of 227 KiB that a block may have, or 99 */
+    int64_t most = (emit_has_large_blocks(k->e) ? 18 + 46 * k->own : 64) << 10; /* of what a block may have */
     for (uint32_t level = 0; level <= row_levels(k->g); level++) {
         bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
         row_pass_needs(k, level, steps, loads);
@@ -10811,7 +10810,7 @@ static int64_t depth_places(int64_t out, int64_t taps, int64_t stride, int64_t d
 /* Few taps: lines of x come to shared memory once. A block goes down so many lines that it begins seldom and all
    processors have work. */
 static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
-    enum { EACH = 4, DEEP = 6, TAPS = 9, BLOCKS = 2 };
+    enum { EACH = 4, DEEP = 6, TAPS = 9, BLOCKS = 2, MOST = 64 << 10 }; /* bytes that all GPUs have for a block */
     const gn_view *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node), units = out->dims[1] / EACH, wide = units < 16 ? 8 : 32, lines = out->dims[2],
                   places = out->dims[3] > 4 && a[8] == 1 ? 4 : 2, all = blocks_for(out->dims[3], places),
@@ -10820,7 +10819,9 @@ static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, co
                   others = out->dims[0] * blocks_for(all, strips) * blocks_for(units, wide);
     int64_t segment = lines;
     double least = 1e300;
-    if (w->dims[2] * w->dims[3] > TAPS || a[5] != 1 || a[4] > 2 || !emit_has_async_copies(e)) return false;
+    const int64_t bytes = DEEP * width * wide * EACH * 2;
+    if (w->dims[2] * w->dims[3] > TAPS || a[5] != 1 || a[4] > 2 || bytes > MOST || !emit_has_async_copies(e))
+        return false;
     for (int64_t parts = 1; parts <= lines; parts++) {
         const int64_t each = blocks_for(lines, parts), blocks = others * blocks_for(lines, each);
         const double turns = (double)blocks_for(blocks, BLOCKS * emit_processors(e)),
@@ -10836,7 +10837,7 @@ static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, co
     snprintf(name, sizeof name, "conv_depth_down_%s", gn_dtype_name(out->dtype));
     e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, (uint64_t)(others * blocks_for(lines, segment)), 1, (uint32_t)(wide * strips),
-                       (uint32_t)(DEEP * width * wide * EACH * 2));
+                       (uint32_t)bytes);
     return true;
 }
 
@@ -10847,12 +10848,12 @@ static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, co
     if (!depth_fits_rows(e, node) || x->strides[1] != 1 || base_offset(e, input(e, node, 0)) % 16) return false;
     for (int i = 0; i < 4; i++)
         if (i != 1 && (x->strides[i] % 8 || x->strides[i] < 0)) return false;
+    if (emit_conv_depth_down(e, node, bias, residual)) return true;
     const int64_t each = w->dims[3] < WIDE ? 8 : 4, units = x->dims[1] / each, wide = units < 16 ? 8 : 128 / each,
                   across = blocks_for(units, wide), places = depth_places(out->dims[3], w->dims[3], a[8], a[9], each),
                   all = blocks_for(out->dims[0] * out->dims[2] * blocks_for(out->dims[3], places), 256 / wide),
                   blocks = blocks_for(TURNS * emit_processors(e), across);
     const bool together = gn_view_is_dense(w) && base_offset(e, input(e, node, 1)) % 16 == 0;
-    if (emit_conv_depth_down(e, node, bias, residual)) return true;
     put_conv(e, node, bias, residual);
     emit_conv_operands(e, node, bias, residual);
     put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)each,

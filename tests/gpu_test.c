@@ -2860,6 +2860,7 @@ static const struct depth_form {
     { GN_F16, 1, 40, 12, 13, { 5, 5 }, { .stride = { 1, 3 }, .before = { 4, 0 }, .after = { 0, 7 } }, false },
     { GN_BF16, 2, 72, 11, 8, { 2, 4 }, { .dilation = { 3, 2 }, .before = { 3, 6 }, .after = { 9, 6 } }, true },
     { GN_BF16, 2, 16, 3, 5, { 7, 3 }, { .before = { 6, 2 }, .after = { 6, 2 } }, false },
+    { GN_BF16, 2, 128, 9, 70, { 3, 3 }, { .stride = { 2, 4 }, .before = { 1, 1 }, .after = { 1, 1 } }, false },
     { GN_F16, 7, 8, 9, 1, { 3, 1 }, { .stride = { 4, 1 }, .before = { 2, 0 }, .after = { 8, 0 } }, false },
     { GN_BF16, 2, 520, 10, 28, { 1, 7 }, { .before = { 0, 3 }, .after = { 0, 3 } }, false },
 };
