@@ -13069,12 +13069,13 @@ static void emit_attention(emit *e, uint32_t node) {
 
 /* ---- the cache ---- */
 
-/* Where an append in place saves what it overwrites, and its flag. */
+/* What an append in place saves. */
 static size_t append_bytes(const emit *e, uint32_t node) {
     const gn_view *v = view_of(e, input(e, node, 1));
     return gn_size_align(gn_size_mul((size_t)gn_view_count(v), types[v->dtype].bytes), 256);
 }
 
+/* Where an append in place saves what it overwrites, and its flag. */
 static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
     emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
     emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
@@ -13155,9 +13156,9 @@ static void emit_kv_appends(emit *e, const uint32_t *nodes, uint32_t n) {
         emit_number(e, "u32", name, PARAM_WORD, nodes[i]);
         int64_t pieces = put_kv_append(e, nodes[i], tag, &writes);
         if (pieces > most) most = pieces;
-        if (!in_place) e->may_fault = true;
-        else if (i && !append_alike(&e->appends[e->n_appends - 1], &e->appends[e->n_appends - 2])) e->may_fault = true;
         if (in_place) e->appends[e->n_appends - 1].saves = saves;
+        if (!in_place || (i && !append_alike(&e->appends[e->n_appends - 1], &e->appends[e->n_appends - 2])))
+            e->may_fault = true;
     }
     if (in_place) put(&e->body, "  if (*err) return;\n");
     if (writes.n) text_add(&e->body, writes.s, writes.n);
@@ -13969,9 +13970,8 @@ static void appends_settle(emit *e) {
 }
 
 static void emit_undo(emit *e) {
-    size_t save;
     appends_settle(e);
-    save = e->save;
+    size_t save = e->save;
     for (uint32_t left = e->n_appends; left && !gn_flag_get(e->cancel);) {
         e->rereads = e->early = true;
         emit_errors(e);
