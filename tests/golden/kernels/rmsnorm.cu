@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) rows_f32_square_mean_add_rsqrt
       float t301;
       { typedef float GN_T; const GN_T a = t300, b = get(w1[k][v]), c = t300, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
         t301 = (float)(GN_M_MUL(a, b)); (void)b; (void)c; (void)p0; (void)p1; }
-      put(y3[v], t301);
+      put_exact(y3[v], t301);
       }
       if (live) vstore<4>(u3 + ((int)((u32)(r))), y3);
   }
