@@ -3259,9 +3259,11 @@ static void emit_reduction(emit *e, const reduction *r, const char *label, const
     emit_launch(e, label, (uint64_t)blocks_for(r->n, r->tx), (uint64_t)r->parts, 256);
     if (r->parts > 1) {
         char combined[80];
+        emit_early(e);
         put_reduction_type(e, r, how->acc);
         put_ending_of_reduction(e, how);
         emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        emit_await(e);
         put(&e->body, "  combine<@_p>(g, (const @_p::A *)parts);\n");
         snprintf(combined, sizeof combined, "%s_combine", label);
         emit_launch(e, combined, (uint64_t)r->n, 1, 256);
@@ -3353,15 +3355,15 @@ static void row_order_of_long(const row_kernel *k, row_order *w) {
 }
 
 /* By the first step that sums; those of a group agree. What the group reads and stores says nothing where it sums: a
-   value may come from memory, or be kept there, and the bits of what is summed up are to stay. A norm has no kernel
-   that joins the parts of many blocks. */
+   value may come from memory, or be kept there, and the bits of what is summed up are to stay. Norms, and what has
+   steps over elements behind its reductions, have no kernel that joins the parts of many blocks. */
 static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n, 16 / (bytes ? bytes : row_largest(k)),
                            rows_run_along(k->g));
     row_order_of_long(k, &w);
-    bool norms = w.parts > ROW_PARTS;
+    bool norms = w.parts > ROW_PARTS && !is_row_reduction(k->e, k->g);
     for (uint32_t m = 0; m < k->g->n_steps; m++) norms = norms && (!row_summed(k->e, k->g, m) || k->g->steps[m].full);
     if (norms) {
         w.span = blocks_for(blocks_for(k->g->n, ROW_PARTS), w.vector) * w.vector;

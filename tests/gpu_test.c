@@ -1736,6 +1736,40 @@ static void long_rows_agree_with_the_cpu(void) {
     }
 }
 
+/* Few rows that many blocks share: the first of equals, whatever block has it; the first NaN before all else; what is
+   nowhere above -inf; alone and behind a loop. */
+static void the_best_of_long_rows_agrees_with_the_cpu(void) {
+    enum { ROWS = 5, COLUMNS = 30011 };
+    static float x[ROWS * COLUMNS];
+    static int64_t out[2][3][ROWS];
+    static float top[2][ROWS];
+    gn_ctx *g[2] = { cpu, gpu };
+    for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = (float)test_random_int(-50, 50);
+    for (int k = 3; k > 0; k--) {
+        x[k * 7001] = 51;
+        x[COLUMNS + 20000 + k * 2000] = NAN;
+        x[2 * COLUMNS + k * 9000 + 255] = -51;
+    }
+    x[2 * COLUMNS - 1] = INFINITY;
+    for (int i = 0; i < COLUMNS; i++) x[4 * COLUMNS + i] = -INFINITY;
+    for (int k = 0; k < 2; k++) {
+        gn_tensor t = gn_data(g[k], GN_F32, GN_SHAPE(ROWS, COLUMNS), x), narrow = gn_cast(t, GN_BF16);
+        gn_tensor bests[] = { gn_argmax(narrow, GN_AXES(1), false), gn_argmin(t, GN_AXES(1), false),
+                              gn_argmax(gn_neg(narrow), GN_AXES(1), false), gn_max(t, GN_AXES(1), false) };
+        CHECK_RESULT(gn_read_many(bests, 4, (void *[]){ out[k][0], out[k][1], out[k][2], top[k] },
+                                  (size_t[]){ sizeof out[k][0], sizeof out[k][0], sizeof out[k][0], sizeof top[k] }),
+                     GN_OK);
+        gn_step(g[k]);
+    }
+    CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
+    CHECK_INT(out[1][0][0], 7001);
+    CHECK_INT(out[1][0][1], 22000);
+    CHECK_INT(out[1][1][2], 9255);
+    CHECK_INT(out[1][2][2], 9255);
+    CHECK_INT(out[1][0][4], 0);
+    CHECK(top[1][0] == 51 && isnan(top[1][1]) && top[1][4] == -INFINITY && top[1][3] == top[0][3]);
+}
+
 /* Few rows longer than one block runs along: whole numbers, so that every sum is exact; NaN from its place on. */
 static void runs_along_long_rows_agree_with_the_cpu(void) {
     enum { ROWS = 3, COLUMNS = 17011 };
@@ -3224,6 +3258,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu),
     TEST_ENTRY(runs_along_long_rows_agree_with_the_cpu),
     TEST_ENTRY(long_rows_agree_with_the_cpu),
+    TEST_ENTRY(the_best_of_long_rows_agrees_with_the_cpu),
     TEST_ENTRY(a_loop_takes_more_inputs_than_ever),
     TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
     TEST_ENTRY(a_cache_is_read_by_attention_written_out),

@@ -394,6 +394,21 @@ static void kernels_of_large_tensors_count_in_64_bits(void) {
     dump_close(&d);
 }
 
+/* A single reduction of few long rows has enough blocks, whether the order of what it takes matters or not. */
+static void few_long_rows_are_cut_into_parts(void) {
+    dump d;
+    REQUIRE(dump_open(&d));
+    for (int i = 0; i < 3; i++) {
+        gn_tensor x = leaf(d.g, GN_BF16, GN_SHAPE(9, 40001));
+        char *text = generated(&d, i == 0   ? gn_sum(x, GN_AXES(1), false)
+                                   : i == 1 ? gn_max(x, GN_AXES(1), false)
+                                            : gn_argmax(x, GN_AXES(1), false));
+        if (!strstr(text, "PARTS = 20ll")) test_fail(__FILE__, __LINE__, "reduction %d: not 20 parts:\n%s", i, text);
+        free(text);
+    }
+    dump_close(&d);
+}
+
 /* A transposed convolution multiplies the taps that meet a place, and is fed as the others are. */
 static void strided_transposed_convs_are_fed(void) {
     static const struct {
@@ -615,6 +630,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden),
                                         TEST_ENTRY(one_query_reads_early_what_the_step_is_told),
                                         TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits),
+                                        TEST_ENTRY(few_long_rows_are_cut_into_parts),
                                         TEST_ENTRY(strided_transposed_convs_are_fed),
                                         TEST_ENTRY(plans_of_unusual_products_are_made),
                                         TEST_ENTRY(sums_of_rows_and_products_stay_in_registers) };
