@@ -6646,6 +6646,80 @@ static const char few_text[] =
     "    own[o].end(at / SHARE * m.n + col, y[0], y[1]);\n"
     "  }\n"
     "}\n"
+    "// CHUNK k from k0 on of all rows into shared memory, a row every PITCH bytes; where there are none, zeros\n"
+    "template <class P> M void stream_rows(unsigned char *to, const typename P::T *a, int k0) {\n"
+    "  for (int i = threadIdx.x; i < (P::m + 7) / 8 * P::CHUNK; i += 256) {\n"
+    "    const int row = i / (P::CHUNK / 8), j = i % (P::CHUNK / 8) * 8, k = k0 + j;\n"
+    "    const bool live = row < P::m && k < P::k;\n"
+    "    const typename P::T *from = a + (live ? row * P::AM + k * P::AK : 0);\n"
+    "    unsigned char *at = to + row * P::PITCH + j * 2;\n"
+    "    if (P::WIDE_X) { copy16(shared_address(at), from, live ? 16 : 0); continue; }\n"
+    "    u32 w[4];\n"
+    "    UNROLL for (int v = 0; v < 4; v++) w[v] = 0;\n"
+    "    UNROLL for (int v = 0; v < 8; v++) if (live && k + v < P::k) w[v / 2] |= (u32)*(const u16 *)(from + v * "
+    "P::AK) "
+    "<< v % 2 * 16;\n"
+    "    *(uint4 *)at = four_words(w);\n"
+    "  }\n"
+    "}\n"
+    "// m rows (to 32) by a matrix so large that its bytes alone matter: a warp reads 16 TILES columns of its own, "
+    "DEPTH steps of 32 k of them on their way to its registers at any time; the rows come through shared memory, CHUNK "
+    "k "
+    "at a time. SHARES warps of a block take turns at the steps of k and join their sums as halves.\n"
+    "// P: as few_times; SHARES, CHUNK, PITCH, DEPTH, n, STRIDE of columns, or of k\n"
+    "template <class P, class E> M void few_streams(const typename P::T *a, const typename P::T *b, const E &e) {\n"
+    "  enum { TILES = P::TILES, EIGHTS = (P::m + 7) / 8, SHARES = P::SHARES, WARPS = 8 / SHARES, COLUMNS = WARPS * "
+    "TILES "
+    "* 16, STEPS = P::CHUNK / (32 * SHARES), CHUNKS = (P::k + P::CHUNK - 1) / P::CHUNK, DEPTH = P::DEPTH, BUFFER = "
+    "EIGHTS "
+    "* 8 * P::PITCH, SUMS = EIGHTS * 8 * TILES * 16, OUT = (P::m * COLUMNS + 255) / 256 };\n"
+    "  static_assert(STEPS % DEPTH == 0, \"each step of a chunk has its own registers\");\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, share = warp % SHARES, first = (int)blockIdx.x * "
+    "COLUMNS + warp / SHARES * TILES * 16;\n"
+    "  float acc[TILES][EIGHTS][4];\n"
+    "  u32 w[DEPTH][TILES * 8];\n"
+    "#define STREAM_K(i) ((i) / STEPS * P::CHUNK + ((i) % STEPS * SHARES + share) * 32)\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  UNROLL for (int d = 0; d < DEPTH; d++) few_load<P>(w[d], b, P::STRIDE, P::n, first, STREAM_K(d));\n"
+    "  await_previous();\n"
+    "  let_next_start();\n"
+    "  stream_rows<P>(memory, a, 0);\n"
+    "  copy_commit();\n"
+    "  UNROLL for (int j = 0; j < TILES; j++) UNROLL for (int t = 0; t < EIGHTS; t++) UNROLL for (int i = 0; i < 4; "
+    "i++) acc[j][t][i] = 0.f;\n"
+    "#pragma unroll 1\n"
+    "  for (int c = 0; c < CHUNKS; c++) {\n"
+    "    copy_wait<0>();\n"
+    "    __syncthreads();\n"
+    "    if (c + 1 < CHUNKS) stream_rows<P>(memory + (c + 1) % 2 * BUFFER, a, (c + 1) * P::CHUNK);\n"
+    "    copy_commit();\n"
+    "    const unsigned char *rows = memory + c % 2 * BUFFER + lane / 4 * P::PITCH + lane % 4 * 16 + share * 64;\n"
+    "    UNROLL for (int s = 0; s < STEPS; s++) {\n"
+    "      const int next = c * STEPS + s + DEPTH;\n"
+    "      uint4 x[EIGHTS];\n"
+    "      UNROLL for (int t = 0; t < EIGHTS; t++) x[t] = *(const uint4 *)(rows + t * 8 * P::PITCH + s * SHARES * "
+    "64);\n"
+    "      few_take<P>(acc, w[s % DEPTH], x);\n"
+    "      if (next < CHUNKS * STEPS) few_load<P>(w[s % DEPTH], b, P::STRIDE, P::n, first, STREAM_K(next));\n"
+    "    }\n"
+    "  }\n"
+    "#undef STREAM_K\n"
+    "  __syncthreads();\n"
+    "  few_leave<P>((float *)memory + warp * SUMS, acc);\n"
+    "  __syncthreads();\n"
+    "  const int column = threadIdx.x % COLUMNS, col = (int)blockIdx.x * COLUMNS + column;\n"
+    "  const float *sums = (const float *)memory + column / (TILES * 16) * SHARES * SUMS;\n"
+    "  if (col >= P::n) return;\n"
+    "  UNROLL for (int o = 0; o < OUT; o++) {\n"
+    "    const int row = ((int)threadIdx.x + o * 256) / COLUMNS;\n"
+    "    float part[SHARES];\n"
+    "    if (row >= P::m) break;\n"
+    "    UNROLL for (int p = 0; p < SHARES; p++) part[p] = sums[p * SUMS + few_place<P>(row, column % (TILES * 16))];\n"
+    "    const float y = halves<SHARES>::sum(part);\n"
+    "    e.template store<1>((i64)row * P::n + col, col, &y);\n"
+    "  }\n"
+    "}\n"
     "#endif\n";
 
 /* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has
@@ -6660,8 +6734,8 @@ typedef struct few_form {
     bool dot, wide, wide_x;
 } few_form;
 
-/* More than eight rows up to MORE_ROWS are few where the matrix has at most MORE_WEIGHTS elements: a larger one is read
-   as fast by large tiles, which read the rows less often. */
+/* More than eight rows up to MORE_ROWS are few where the matrix has at most MORE_WEIGHTS elements; of a larger one its
+   bytes alone matter, see stream_choose. */
 enum { MORE_ROWS = 32, MORE_WEIGHTS = 1 << 23 };
 
 /* By the shape of a product of dense matrices alone. */
@@ -6730,6 +6804,65 @@ static void emit_few(emit *e, const matmul *x) {
     snprintf(name, sizeof name, "few_%s_%s%s", f.dot ? "dot" : "times", gn_dtype_name(x->d),
              e->tail ? "_epilogue" : "");
     emit_launch_shared(e, name, (uint64_t)(blocks_for(p->n, 16 * f.tiles) * f.splits), 1, 256, few_shared(&f, p, 1, 0));
+}
+
+/* How a matrix is streamed past few rows: warps that share k, k of a chunk of the rows. */
+typedef struct stream_form {
+    few_form few;
+    int shares, chunk, depth;
+    int64_t blocks;
+} stream_form;
+
+/* More than eight rows by a matrix of more than MORE_WEIGHTS elements, by the shape of a product of dense matrices
+   alone: false where its columns do not give each processor a block. */
+static bool stream_choose(const emit *e, const product *p, gn_dtype d, int64_t oa, int64_t ob, stream_form *f) {
+    if ((d != GN_F16 && d != GN_BF16) || !emit_has_async_copies(e) || !emit_has_tensor_cores(e) || e->invariant ||
+        p->batches != 1 || p->m <= FEW_ROWS || p->m > MORE_ROWS || p->n > 1 << 25 || p->k > 1 << 25 ||
+        p->n * p->k <= MORE_WEIGHTS)
+        return false;
+    few_choose(e, p, p->n, 1, oa, ob, &f->few);
+    f->few.tiles = f->few.dot ? 1 : 2;
+    f->few.splits = 1;
+    f->depth = f->few.dot || p->m <= 16 ? 4 : 2; /* what a thread has registers for */
+    /* two blocks a processor, so that one loads while another ends; the order of a sum is by this alone, whatever the
+       strides */
+    for (f->shares = 1; f->shares < 4 && blocks_for(p->n * f->shares, 128) < 2 * emit_processors(e);) f->shares *= 2;
+    f->chunk = f->shares > 2 ? 512 : 256;
+    f->blocks = blocks_for(p->n * f->shares, 128 * f->few.tiles);
+    return blocks_for(p->n * f->shares, 128) >= emit_processors(e);
+}
+
+static bool is_streamed(const emit *e, const product *p, gn_dtype d) {
+    stream_form f;
+    return stream_choose(e, p, d, 0, 0, &f);
+}
+
+static void emit_stream(emit *e, const matmul *x) {
+    const product *p = &x->p;
+    const bool early = is_constant(e, x->xb) && e->moved != x->xb + 1;
+    char name[64];
+    stream_form f;
+    stream_choose(e, p, x->d, base_offset(e, x->xa), base_offset(e, x->xb), &f);
+    /* rows of a chunk lie half of all banks apart */
+    const int64_t pitch = f.chunk * 2 + 64, eights = blocks_for(p->m, 8), sums = eights * 8 * f.few.tiles * 16 * 8 * 4;
+    emit_early(e);
+    put_epilogue(e, &x->t, x->d);
+    put(&e->types,
+        "struct @_p { typedef %s T; enum { m = %lld, n = %lld, k = %lld, TILES = %lld, SHARES = %d, CHUNK = %d, PITCH "
+        "= "
+        "%lld, DEPTH = %d, DOT = %d, WIDE = %d, WIDE_X = %d, EARLY = %d };\n"
+        "  static const i64 AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll, STRIDE = %lldll;\n};\n",
+        types[x->d].name, (long long)p->m, (long long)p->n, (long long)p->k, (long long)f.few.tiles, f.shares, f.chunk,
+        (long long)pitch, f.depth, f.few.dot, f.few.wide, f.few.wide_x, early, (long long)p->am, (long long)p->ak,
+        (long long)p->bk, (long long)p->bn, (long long)(f.few.dot ? p->bn : p->bk));
+    emit_pointer(e, types[x->d].name, true, "a", at_node(e, x->xa, 0));
+    emit_pointer(e, types[x->d].name, true, "b", at_node(e, x->xb, 0));
+    put(&e->body, "  few_streams<@_p>(a, b, e);\n");
+    e->waits = e->waits && !early;
+    e->bounds = f.few.dot ? "__launch_bounds__(256, 3)" : "__launch_bounds__(256, 2)";
+    snprintf(name, sizeof name, "few_streams_%s%s", gn_dtype_name(x->d), e->tail ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)f.blocks, 1, 256,
+                       (uint32_t)(16 * eights * pitch > sums ? 16 * eights * pitch : sums));
 }
 
 /* ---- products by cuBLASLt ---- */
@@ -6946,8 +7079,8 @@ static bool emit_choice(const emit *e, const product_key *key, choice *out) {
 static bool matmul_is_measured(const emit *e, const matmul *x) {
     const product *p = &x->p;
     if (x->d != GN_F32 && x->d != GN_F16 && x->d != GN_BF16) return false;
-    if (x->moves || is_of_few_rows(e, &x->shape, x->d) || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 ||
-        (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1))
+    if (x->moves || is_of_few_rows(e, &x->shape, x->d) || is_streamed(e, &x->shape, x->d) || p->m <= 8 || p->n <= 8 ||
+        p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1))
         return false;
     return emit_measures(e, x->d, 2. * (double)p->m * (double)p->n * (double)p->k * (double)p->batches);
 }
@@ -7012,9 +7145,11 @@ static void emit_moved(emit *e, uint32_t node) {
 static void emit_product(emit *e, uint32_t node) {
     matmul x = matmul_of(e, node);
     if (!x.p.m || !x.p.n || !x.p.batches) return;
-    if (is_of_few_rows(e, &x.shape, x.d)) {
+    const bool few = is_of_few_rows(e, &x.shape, x.d);
+    if (few || is_streamed(e, &x.shape, x.d)) {
         if (x.moves) emit_moved(e, x.xa);
-        emit_few(e, &x);
+        if (few) emit_few(e, &x);
+        else emit_stream(e, &x);
         e->moved = 0;
         return;
     }

@@ -546,6 +546,40 @@ static void few_rows_by_wide_matrices_agree_with_the_cpu(void) {
     }
 }
 
+/* As build_few_rows, with sums that nothing rounds: form bit 0 k along memory, 3 a bias and a relu, 4 a residual. */
+static gn_tensor build_large_product(gn_ctx *g, const job *j, void **data) {
+    gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->a, j->c), data[0]),
+              w = gn_weight(g, j->d, j->form & 1 ? GN_SHAPE(j->b, j->c) : GN_SHAPE(j->c, j->b), data[1], "w"),
+              y = gn_matmul(x, j->form & 1 ? gn_transpose(w, 0, 1) : w);
+    if (j->form & 8) y = gn_relu(gn_add(y, gn_data(g, j->d, GN_SHAPE(j->b), data[3])));
+    return j->form & 16 ? gn_add(y, gn_data(g, j->d, GN_SHAPE(j->a, j->b), data[4])) : y;
+}
+
+/* Whole numbers from -2 to 2. */
+static uint16_t *small_numbers(gn_dtype d, int64_t n) {
+    static const uint16_t bits[2][5] = { { 0xc000, 0xbf80, 0, 0x3f80, 0x4000 }, { 0xc000, 0xbc00, 0, 0x3c00, 0x4000 } };
+    uint16_t *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = bits[d == GN_F16][test_random_int(0, 4)];
+    return x;
+}
+
+/* Rows by matrices so large that they are streamed, by one warp or by two or four that share k; of columns and of k
+   along memory, of lengths that are read 16 bytes at a time and of others. Sums are exact in any order. */
+static void few_rows_by_large_matrices_are_exact(void) {
+    static const struct {
+        int64_t rows, columns, depth;
+        int form;
+    } cases[] = { { 32, 33801, 264, 1 },  { 9, 8500, 1000, 1 | 24 }, { 17, 8501, 1003, 1 | 16 },
+                  { 32, 8504, 1032, 24 }, { 24, 18000, 520, 8 },     { 11, 34000, 250, 16 } };
+    for (int i = 0; i < TEST_COUNT(cases); i++) {
+        job j = { i & 1 ? GN_F16 : GN_BF16, cases[i].rows, cases[i].columns, cases[i].depth, 0, cases[i].form };
+        void *data[5] = { small_numbers(j.d, j.a * j.c), small_numbers(j.d, j.b * j.c), NULL, small_numbers(j.d, j.b),
+                          small_numbers(j.d, j.a * j.b) };
+        compare("few rows by a large matrix", build_large_product, &j, data, 0);
+        for (int k = 0; k < 5; k++) free(data[k]);
+    }
+}
+
 /* Products of all directions and with what follows them, as cuBLASLt computes them. In a context of its own, whose
    plans are new. */
 static void products_by_blas_are_as_exact_as_our_own(void) {
@@ -3284,6 +3318,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions),
     TEST_ENTRY(products_of_few_rows_agree_with_the_cpu),
     TEST_ENTRY(few_rows_by_wide_matrices_agree_with_the_cpu),
+    TEST_ENTRY(few_rows_by_large_matrices_are_exact),
     TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
     TEST_ENTRY(loops_after_products_agree_with_the_cpu),
     TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
