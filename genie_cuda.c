@@ -3255,6 +3255,7 @@ static void emit_reduction(emit *e, const reduction *r, const char *label, const
     put_ending_of_reduction(e, how);
     if (r->parts > 1) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_await(e);
+    if (e->waits) put(&e->body, "  let_next_start();\n");
     put(&e->body, "  reduce<@_p>(f, g, %s);\n", r->parts > 1 ? "(@_p::A *)parts" : "0");
     emit_launch(e, label, (uint64_t)blocks_for(r->n, r->tx), (uint64_t)r->parts, 256);
     if (r->parts > 1) {
@@ -3264,6 +3265,7 @@ static void emit_reduction(emit *e, const reduction *r, const char *label, const
         put_ending_of_reduction(e, how);
         emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
         emit_await(e);
+        if (e->waits) put(&e->body, "  let_next_start();\n");
         put(&e->body, "  combine<@_p>(g, (const @_p::A *)parts);\n");
         snprintf(combined, sizeof combined, "%s_combine", label);
         emit_launch(e, combined, (uint64_t)r->n, 1, 256);
@@ -4181,13 +4183,14 @@ static const char rows_text[] =
     "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.total()) : (typename P::C)1 / s.total());\n"
     "  }\n"
     "}\n"
-    "// HAS_GAIN, HAS_BIAS: 0 or 1\n"
+    "// HAS_GAIN, HAS_BIAS: 0 or 1; FIRST: they are fetched while the kernel before this one ends\n"
     "// Of f32, gain and bias are fetched with the row when registers suffice: they come last otherwise, with nothing "
     "to do meanwhile.\n"
     "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T "
     "*bias, typename P::T *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, AHEAD = sizeof(T) == 4 && P::K * (1 + P::HAS_GAIN + P::HAS_BIAS) <= 24 ? P::K : 0 };\n"
+    "  enum { V = P::V, AHEAD = P::FIRST || (sizeof(T) == 4 && P::K * (1 + P::HAS_GAIN + P::HAS_BIAS) <= 24) ? P::K : "
+    "0 };\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
     "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
     "  const bool live = row < P::N;\n"
@@ -4195,12 +4198,18 @@ static const char rows_text[] =
     "  uint4 x[P::K], g[P::K], h[P::K];\n"
     "  sum_of<float> some[P::LANES], squares[P::LANES];\n"
     "  UNROLL for (int i = 0; i < P::LANES; i++) { some[i].init(); squares[i].init(); }\n"
-    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); "
-    "if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
-    "  UNROLL for (int k = 0; k < AHEAD; k++) {\n"
-    "    const int j = (k * P::TY + ty) * V;\n"
-    "    if (P::HAS_GAIN && j < P::n) g[k] = CONSTANT((const uint4 *)(gain + j));\n"
-    "    if (P::HAS_BIAS && j < P::n) h[k] = CONSTANT((const uint4 *)(bias + j));\n"
+    "  UNROLL for (int turn = 0; turn < 2; turn++) {                       // gain and bias first, or the row\n"
+    "    if (turn == P::FIRST) UNROLL for (int k = 0; k < P::K; k++) {\n"
+    "      const int j = (k * P::TY + ty) * V;\n"
+    "      x[k] = zeros();\n"
+    "      if (live && j < P::n) x[k] = *(const uint4 *)(p + j);\n"
+    "    }\n"
+    "    if (turn != P::FIRST) UNROLL for (int k = 0; k < AHEAD; k++) {\n"
+    "      const int j = (k * P::TY + ty) * V;\n"
+    "      if (P::HAS_GAIN && j < P::n) g[k] = CONSTANT((const uint4 *)(gain + j));\n"
+    "      if (P::HAS_BIAS && j < P::n) h[k] = CONSTANT((const uint4 *)(bias + j));\n"
+    "    }\n"
+    "    if (P::FIRST && turn == 0) { await_previous(); let_next_start(); }\n"
     "  }\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
     "    UNROLL for (int v = 0; v < V; v++) some[k % P::LANES].v += part_of(x[k], v, tag);\n"
@@ -4360,16 +4369,24 @@ static void emit_layernorm(emit *e, uint32_t node) {
         emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true);
         return;
     }
-    snprintf(more, sizeof more,
-             "  enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n", gain,
-             bias, (unsigned long long)attrs[0]);
-    put_rows_type(e, &w, in->dtype, more);
     emit_early(e);
+    /* where each processor has a block or none, time is that of one row */
+    const bool first = e->waits && blocks_for(w.count, w.tx) <= emit_processors(e) &&
+                       w.groups * (1 + gain + bias) <= 24 && (!gain || is_constant(e, input(e, node, 1))) &&
+                       (!bias || is_constant(e, input(e, node, last)));
+    e->waits = e->waits && !first;
+    snprintf(
+        more, sizeof more,
+        "  enum { HAS_GAIN = %d, HAS_BIAS = %d, FIRST = %d };\n  static M double eps() { return gn_f64(0x%llxull); "
+        "}\n",
+        gain, bias, first, (unsigned long long)attrs[0]);
+    put_rows_type(e, &w, in->dtype, more);
     emit_node(e, x, type, true, "a");
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
     emit_await(e);
+    if (e->waits) put(&e->body, "  let_next_start();\n");
     put(&e->body, "  layernorm_packed<@_p>(a, %s, %s, o);\n", gain ? e->waits ? "now(gain)" : "gain" : "0",
         bias ? e->waits ? "now(bias)" : "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
@@ -13424,7 +13441,7 @@ static const char page_text[] =
     "  }\n"
     "  // The page of key j; -1 when it is none of the pool: `page` says so to the run.\n"
     "  M int number(int j) const {\n"
-    "    const typename P::TI at = pages[j / (int)P::S * P::TM];\n"
+    "    const typename P::TI at = pages[(u32)j / (u32)P::S * P::TM];\n"
     "    return at >= 0 && at < P::PAGES ? (int)at : -1;\n"
     "  }\n"
     "  M i64 page(i64 j, u32 *err, u32 node) const {\n"

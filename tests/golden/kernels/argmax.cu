@@ -21,5 +21,6 @@ extern "C" __global__ void __launch_bounds__(256) argmax_bf16(const bf16 *a0, i6
   const argmax_bf16_f f = { a0 };
   const argmax_bf16_g g = { o0 };
   await_previous();
+  let_next_start();
   reduce<argmax_bf16_p>(f, g, 0);
 }

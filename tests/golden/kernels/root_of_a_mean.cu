@@ -32,5 +32,6 @@ extern "C" __global__ void __launch_bounds__(256) sub_square_mean_sqrt_f32(const
   const sub_square_mean_sqrt_f32_f f = { a0, a1 };
   const sub_square_mean_sqrt_f32_g g = { o2 };
   await_previous();
+  let_next_start();
   reduce<sub_square_mean_sqrt_f32_p>(f, g, 0);
 }

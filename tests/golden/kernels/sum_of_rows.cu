@@ -21,5 +21,6 @@ extern "C" __global__ void __launch_bounds__(256) sum_f32(const float *a0, float
   const sum_f32_f f = { a0 };
   const sum_f32_g g = { o0 };
   await_previous();
+  let_next_start();
   reduce<sum_f32_p>(f, g, 0);
 }
