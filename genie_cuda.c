@@ -1868,6 +1868,18 @@ typedef struct packed_part {
     size_t bytes, scratch_at;
 } packed_part;
 
+/* What becomes rows of channels: (images, groups and channels, places) with any strides. Compared as bytes. */
+typedef struct conv_planes {
+    int64_t images, groups, channels, in[3], strides[5], offset, padded;
+} conv_planes;
+
+/* Rows that a convolution has left in scratch memory, of a node. */
+typedef struct laid_rows {
+    conv_planes planes;
+    uint32_t node;
+    size_t at, bytes;
+} laid_rows;
+
 /* Memory of a plan beside the layout's block, by what it is for. */
 /* Arguments and error words go up in one copy, error words and small results come down in one. */
 typedef enum region {
@@ -1971,7 +1983,9 @@ typedef struct emit {
     text types, signature, body; /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, rows;        /* bytes that the kernels of one op use at most; rows: what is known of rows, for the
                                      kernels after them */
-    append_done *appends;        /* in-place appends so far, in their order */
+    laid_rows laid[2];           /* what the latest launch leaves laid in scratch memory, and which launch that is */
+    size_t n_laid, laid_by;
+    append_done *appends; /* in-place appends so far, in their order */
     uint32_t n_appends;
     bool may_fault;               /* the kernel that is written, by what is no append */
     uint32_t last_fault;          /* 1 + the last launch that may, 0: none */
@@ -9226,8 +9240,9 @@ static const char conv_rows_text[] =
     "template <class P> M int conv_phase(int p) { return P::PHASES == 1 ? 0 : p / (P::BW * P::LOT) % P::PHASES; }\n"
     "template <class P> M int conv_column(int p) { enum { W = P::BW * P::LOT }; return P::PHASES == 1 ? p : p / (W * "
     "P::PHASES) * W + p % W; }\n"
-    "// The image n and the place in the result of a column, -1: none.\n"
+    "// The image n and the place in the result of a column, -1: none. CROSS: a place's columns are all images.\n"
     "template <class P> M int conv_spot(int p, int *n) {\n"
+    "  if (P::CROSS) { *n = p % P::PITCH; return p < P::PLACES && *n < P::IMAGES ? p / P::PITCH : -1; }\n"
     "  const int q = conv_column<P>(p), at = q % P::PITCH, f = conv_phase<P>(p);\n"
     "  *n = q / P::PITCH;\n"
     "  if (q >= P::PLACES || at >= P::SPOTS) return -1;\n"
@@ -9437,16 +9452,28 @@ static const char warpgroup_conv_text[] =
     "window is all of x; both sides are planes of one channel after the other, by boxes of 64 places. P as for "
     "conv_tensor; PIECES of 64 channels of a tap (PLANAR: of 64 places of a channel, STEPS in all), TOTAL tiles, "
     "mma(d, a, b), KC blocks of a cluster that share the steps of a tile, or PARTS of them\n"
+    "// CROSS: k runs over channels and taps, STEPS of 64, across rows of images, which windows of taps pick, and "
+    "across rows of filters, by boxes of 64.\n"
     "template <class P> M u32 conv_tile_first() { return P::PARTS > 1 ? blockIdx.x % P::TOTAL : blockIdx.x / P::KC; }\n"
     "template <class P> M int conv_share(int rank) { return P::PARTS > 1 ? (int)(blockIdx.x / P::TOTAL) : rank; }\n"
     "// A block's share of the steps of a tile, all but the last's.\n"
-    "template <class P> M int conv_all(const conv_window &win) { return P::PLANAR ? (int)P::STEPS : win.taps * "
-    "P::PIECES; }\n"
+    "template <class P> M int conv_all(const conv_window &win) { return P::PLANAR || P::CROSS ? (int)P::STEPS : "
+    "win.taps * P::PIECES; }\n"
     "template <class P> M int conv_span(const conv_window &win) { return (conv_all<P>(win) + P::KC * P::PARTS - 1) / "
     "(P::KC * P::PARTS); }\n"
     "template <class P> M int conv_steps(const conv_window &win, int rank) {\n"
     "  const int left = conv_all<P>(win) - conv_span<P>(win) * rank;\n"
     "  return left > conv_span<P>(win) ? conv_span<P>(win) : left > 0 ? left : 0;\n"
+    "}\n"
+    "template <class P> M void conv_cross(const tmap *filters, const tmap *rows, u32 to, int row, int col, int k, u32 "
+    "bar) {\n"
+    "  const int n = k / (P::K1 * P::K2), h = k / P::K2 % P::K1 * P::DL1 - P::B1, w = k % P::K2 * P::DL2 - P::B2;\n"
+    "  UNROLL for (int i = 0; i < P::BM; i += 64) box_load(to + i * 128, filters, row + i, k, 0, 0, bar);\n"
+    "  UNROLL for (int i = 0; i < P::BW; i += 64) {\n"
+    "    const int p = col + i < P::PLACES ? col + i : 0, at = p / P::PITCH;\n"
+    "    window_load(to + (P::BM + i) * 128, rows, p % P::PITCH, w, h, n, at % P::O2 * P::S2, at / P::O2 * P::S1, "
+    "bar);\n"
+    "  }\n"
     "}\n"
     "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, int "
     "rank) {\n"
@@ -9465,6 +9492,7 @@ static const char warpgroup_conv_text[] =
     "win.c.n;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
+    "      if (P::CROSS) { conv_cross<P>(filters, rows, to, row, col, k * 64, bar); continue; }\n"
     "      box_load(to, filters, P::PLANAR ? c : P::TR ? conv_tap<P>(win, 0, t1, t2) * P::CP + c : k * 64, (int)z * "
     "P::m + row, P::PLANAR ? tap : 0, 0, bar);\n"
     "      if (P::PLANAR) box_load(to + A, rows, c, col, channel + tap, 0, bar);\n"
@@ -9482,7 +9510,8 @@ static const char warpgroup_conv_text[] =
     "  wgmma_fence();\n"
     "  const u64 a = panel(at + (P::BM > 64 ? wg * 8192 : 0), 8192), b = panel(at + A + (P::BM > 64 ? 0 : wg * "
     "(P::WIDE * 128)), 8192);\n"
-    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, a + q * 2, b + q * (P::FLAT ? 128 : 2));\n"
+    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, a + q * (P::CROSS ? 128 : 2), b + q * (P::FLAT || "
+    "P::CROSS ? 128 : 2));\n"
     "  wgmma_commit();\n"
     "}\n"
     "template <class P> M void conv_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * "
@@ -9612,15 +9641,17 @@ typedef struct conv_rows {
     int64_t reach[3];               /* from the first window's begin to its last tap */
     int64_t from[3], pitch;         /* strides of x; columns of the product for an image */
     int64_t pixel, line, real[4];   /* see conv_rows_join */
-    bool transposed, turned, fed, flat, planar;
+    bool transposed, turned, fed, flat, planar, cross;
     int height, width, stages, cluster, parts, blocks, step, warps[2]; /* parts: of k, which a second kernel adds up */
     bool apart; /* see conv_rows_apart: places of the result then, strides, and what is before the first */
     int64_t wide[3], steps[3], lead[3];
     size_t apart_at;     /* in scratch memory */
     bool x_lies, w_lies; /* as the kernel reads it */
     uint32_t w_packed;   /* 1 + the place of filters that are packed once, 0: they are packed in each run */
-    size_t w_at;         /* in scratch memory, behind the rows */
-    int64_t strides[4];  /* of the rows, elements: images, axes */
+    bool x_laid, w_laid; /* by the convolution before */
+    size_t x_at, w_at;   /* in scratch memory */
+    size_t x_bytes, w_bytes;
+    int64_t strides[4]; /* of the rows, elements: images (cross: channels), axes */
 } conv_rows;
 
 /* Few channels: the taps of the last axis are one tap, of all their channels, where each begins at 16 bytes. Places are
@@ -9830,6 +9861,46 @@ static bool conv_is_planar(const emit *e, const conv_rows *c) {
     return is && conv_is_planes(e, c->x, c->in, c->from) && conv_is_planes(e, c->w, c->in, from);
 }
 
+/* Channels, or what takes their place, of rows that begin at multiples of 16 bytes. */
+static int64_t conv_eights(int64_t n) { return blocks_for(n, 8) * 8; }
+
+/* Of one place, what is between the taps is not looked at. */
+static void conv_rows_cross(conv_rows *c) {
+    c->inside = 1;
+    for (int i = 0; i < 3; i++) {
+        if (c->out[i] == 1 && !c->before[i] && (c->kernel[i] - 1) * c->dilation[i] < c->in[i]) {
+            c->in[i] = c->kernel[i];
+            c->from[i] *= c->dilation[i];
+            c->dilation[i] = 1;
+        }
+        c->inside *= c->in[i];
+    }
+    c->pitch = blocks_for(c->images, 64) * 64;
+    c->padded = conv_eights(c->filters);
+}
+
+/* Filters of many taps and few places, as in a gradient by the filters of several taps: a product across rows of images
+   and rows of filters, which are the rows of channels of the convolution whose gradient it is; so x and the gradient
+   are laid as for that one and for its gradient by x. Filters that are packed once stay as they are packed. */
+static bool conv_is_crossed(const emit *e, const conv_rows *c) {
+    enum { MANY = 32 };
+    conv_rows t = *c;
+    bool is = emit_has_warpgroups(e) && (cu.window_map || e->device->compile_only) && !e->invariant && !c->transposed &&
+              !c->turned && !c->pixel && c->groups == 1 && c->residual == GN_NO_NODE && c->taps >= MANY &&
+              c->places < c->taps && (c->images % 64 == 0 || c->images % 64 > 31) && c->in[0] == 1 &&
+              c->kernel[0] == 1 && c->out[0] == 1 && c->stride[0] == 1 && !c->before[0] &&
+              e->part->nodes[e->layout->lay[c->w].base].leaf != GN_LEAF_WEIGHT;
+    conv_rows_cross(&t);
+    is = is && (double)t.channels * (double)t.inside * (double)t.pitch < 0x1p30 &&
+         (double)t.channels * (double)t.taps * (double)t.padded < 0x1p30;
+    for (int i = 1; i < 3 && is; i++) {
+        int64_t upper = (t.kernel[i] - 1) * t.dilation[i] - t.before[i] - (t.in[i] - 1);
+        is = t.dilation[i] <= 8 && (t.out[i] - 1) * t.stride[i] <= 255 && t.before[i] <= 128 && t.before[i] >= -127 &&
+             upper >= -128 && upper <= 127;
+    }
+    return is;
+}
+
 /* Warpgroup kernels: tile, stages, parts of k (blocks of a cluster), blocks that a processor has at once; what a step
    of 64 k and what the end of a tile takes (us, measured on an H100). Forms of two blocks hide much of the ends. */
 static const struct fed_form {
@@ -9843,6 +9914,8 @@ static const struct fed_form {
 
 /* Columns of a phase, and the k of one in the mean. */
 static product conv_product(const conv_rows *c) {
+    if (c->cross)
+        return (product){ .m = c->filters, .n = c->places * c->pitch, .k = c->channels * c->taps, .batches = 1 };
     return (product){ .m = c->filters,
                       .n = c->images * c->spots,
                       .k = c->planar ? c->channels * blocks_for(c->taps, 64) * 64
@@ -9858,7 +9931,7 @@ static double fed_us(const emit *e, const conv_rows *c, const struct fed_form *f
     const bool residual = c->residual != GN_NO_NODE;
     const int64_t tiles = blocks_for(p.m, f->height) * blocks_for(p.n, f->width) * p.batches * f->parts,
                   steps = blocks_for(blocks_for(p.k, 64), f->parts),
-                  most = c->planar ? steps : blocks_for(blocks_for(c->most * c->padded, 64), f->parts),
+                  most = c->planar || c->cross ? steps : blocks_for(blocks_for(c->most * c->padded, 64), f->parts),
                   processors = emit_processors(e), turns = blocks_for(tiles, f->blocks * processors) * f->blocks;
     if (f->blocks > 1 && (tiles <= processors || (residual && !conv_keeps(e, c)))) return 1e300;
     if (tiles >= 0x7fffffff || (f->parts > 1 && (steps < FED_STEPS || !emit_has_clusters(e)))) return 1e300;
@@ -9879,7 +9952,7 @@ static int conv_parts(const emit *e, int64_t tiles, int64_t steps, int64_t least
 /* What both kernels take (us, of an H100): a step of 64 k 0.54 for one block, as for two on a processor. */
 static double conv_parts_us(const emit *e, const conv_rows *c, conv_rows *out) {
     *out = *c;
-    out->fed = out->flat = out->planar = false;
+    out->fed = out->flat = out->planar = out->cross = false;
     out->pitch = c->spots;
     out->padded = blocks_for(c->channels, c->transposed ? 32 : 8) * (c->transposed ? 32 : 8);
     const product p = conv_product(out);
@@ -9909,7 +9982,8 @@ static double fed_parts_us(const emit *e, const conv_rows *c, const struct fed_f
 /* Tiles of columns of all phases. What runs at once is a lot: of one phase, so that blocks have as many steps each, and
    the others follow, so that what lies between its places in memory is written soon. */
 static int64_t conv_columns(const emit *e, const conv_rows *c, int64_t *out_lot) {
-    const int64_t columns = blocks_for(c->images * c->pitch, c->width), down = blocks_for(c->filters, c->height),
+    const int64_t columns = blocks_for((c->cross ? c->spots : c->images) * c->pitch, c->width),
+                  down = blocks_for(c->filters, c->height),
                   once = emit_processors(e) * (c->blocks > 1 ? c->blocks : 1) / (down < 16 ? down : 16),
                   lots = c->phases > 1 ? blocks_for(columns, once > 1 ? once : 1) : 1;
     *out_lot = blocks_for(columns, lots);
@@ -9920,11 +9994,13 @@ static void conv_rows_choose(const emit *e, conv_rows *c) {
     conv_rows parts;
     conv_rows_phases(c);
     c->planar = conv_is_planar(e, c);
-    c->fed = c->planar || conv_is_fed(e, c);
-    c->flat = !c->planar && c->fed && conv_is_flat(e, c);
+    c->cross = !c->planar && conv_is_crossed(e, c);
+    c->fed = c->planar || c->cross || conv_is_fed(e, c);
+    c->flat = !c->planar && !c->cross && c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->spots, 64) * 64 : c->spots;
     c->padded = blocks_for(c->channels, 64) * 64;
     const double us = conv_parts_us(e, c, &parts);
+    if (c->cross) conv_rows_cross(c);
     if (!c->fed) {
         *c = parts;
         return;
@@ -9959,34 +10035,90 @@ static void conv_rows_choose(const emit *e, conv_rows *c) {
 static void conv_rows_lie(const emit *e, conv_rows *c) {
     const gn_view *x = view_of(e, c->x), *w = view_of(e, c->w);
     int first = 3 - c->axes;
-    int64_t width = c->groups * blocks_for(c->channels, 8) * 8, along = width, down = w->strides[0];
-    bool lies = x->strides[1] == 1 && c->channels % 8 == 0 && base_offset(e, c->x) % 16 == 0 && x->strides[0] >= 0 &&
-                x->strides[0] % 8 == 0 && is_small(x);
+    int64_t width = c->cross ? conv_eights(c->images) : c->groups * conv_eights(c->channels), along = width,
+            down = w->strides[0];
+    bool lies = !c->cross && !c->pixel && x->strides[1] == 1 && c->channels % 8 == 0 &&
+                base_offset(e, c->x) % 16 == 0 && x->strides[0] >= 0 && x->strides[0] % 8 == 0 && is_small(x);
     for (int i = 0; i < c->axes; i++) lies = lies && c->from[first + i] > 0 && c->from[first + i] % 8 == 0;
-    lies = lies && !c->pixel;
     c->x_lies = c->flat || c->planar || (lies && (x->strides[0] > 0 || c->images == 1));
-    c->w_lies = c->planar || (!c->transposed && !c->turned && !c->pixel && c->taps == 1 && w->strides[1] == 1 &&
-                              c->channels % 8 == 0 && down > 0 && down == c->channels &&
+    c->w_lies = c->planar || (!c->cross && !c->transposed && !c->turned && !c->pixel && c->taps == 1 &&
+                              w->strides[1] == 1 && c->channels % 8 == 0 && down > 0 && down == c->channels &&
                               base_offset(e, c->w) % 16 == 0 && c->channels == c->padded);
     for (int i = 3; i >= 0; i--) {
         c->strides[i] = c->x_lies ? (i == 0 ? x->strides[0] : i <= first ? 8 : c->from[i - 1]) : along;
         if (i) along *= c->in[i - 1];
     }
     if (c->x_lies && !c->strides[0]) c->strides[0] = 8;
-    size_t lines = c->x_lies ? 0 : (size_t)(c->images * c->inside * width) * 2;
+    c->x_bytes = c->x_lies ? 0 : (size_t)((c->cross ? c->channels : c->images) * c->inside * width) * 2;
     if (c->pixel) {
         const int64_t of[4] = { c->in[0] * c->in[1] * c->line, c->in[1] * c->line, c->line, 0 };
         memcpy(c->strides, of, sizeof of);
         c->strides[3] = c->line > c->channels ? (c->line - c->channels) / (c->out[2] - 1) : 8;
-        lines = (size_t)(c->images * of[0]) * 2;
+        c->x_bytes = (size_t)(c->images * of[0]) * 2;
     }
-    c->w_at = gn_size_align(lines, 256);
+    c->w_bytes = c->w_lies ? 0 : (size_t)((c->cross ? c->channels : c->groups * c->filters) * c->taps * c->padded) * 2;
 }
 
-/* What becomes rows of channels: (images, groups and channels, places) with any strides. */
-typedef struct conv_planes {
-    int64_t images, groups, channels, in[3], strides[5], offset, padded;
-} conv_planes;
+/* x as rows of channels, or (cross) of images. */
+static conv_planes conv_x_planes(const emit *e, const conv_rows *c) {
+    const int64_t *n = view_of(e, c->x)->strides;
+    return (conv_planes){ .images = c->cross ? c->channels : c->images,
+                          .groups = c->groups,
+                          .channels = c->cross ? c->images : c->channels,
+                          .in = { c->in[0], c->in[1], c->in[2] },
+                          .strides = { n[c->cross], n[!c->cross], c->from[0], c->from[1], c->from[2] },
+                          .offset = base_offset(e, c->x),
+                          .padded = conv_eights(c->cross ? c->images : c->channels) };
+}
+
+/* The filters as rows of channels, or (cross) their channels as rows of filters. */
+static conv_planes conv_w_planes(const emit *e, const conv_rows *c) {
+    const gn_view *w = view_of(e, c->w);
+    conv_planes p = { .images = c->cross ? c->channels : c->groups * c->filters,
+                      .groups = 1,
+                      .channels = c->cross ? c->filters : c->channels,
+                      .in = { c->kernel[0], c->kernel[1], c->kernel[2] },
+                      .strides = { w->strides[c->cross], w->strides[!c->cross] },
+                      .offset = base_offset(e, c->w),
+                      .padded = c->padded };
+    for (int i = 0; i < c->axes; i++) p.strides[5 - c->axes + i] = w->strides[2 + i];
+    return p;
+}
+
+/* Where the convolution before has laid the same: its kernels are the latest ones. */
+static bool conv_find_laid(const emit *e, uint32_t node, const conv_planes *p, size_t *out_at, size_t *out_end) {
+    for (size_t i = 0; i < e->n_laid && e->laid_by == e->n_launches; i++) {
+        const laid_rows *l = &e->laid[i];
+        if (l->node != e->layout->lay[node].base || memcmp(&l->planes, p, sizeof *p) != 0) continue;
+        *out_at = l->at;
+        if (l->at + l->bytes > *out_end) *out_end = l->at + l->bytes;
+        return true;
+    }
+    return false;
+}
+
+/* Places in scratch memory, behind what is there already. Returns the first byte behind. */
+static size_t conv_rows_place(const emit *e, conv_rows *c) {
+    const conv_planes x = conv_x_planes(e, c), w = conv_w_planes(e, c);
+    size_t end = 0;
+    c->x_laid = !c->x_lies && !c->pixel && conv_find_laid(e, c->x, &x, &c->x_at, &end);
+    c->w_laid = c->cross && conv_find_laid(e, c->w, &w, &c->w_at, &end);
+    end = gn_size_align(end, 256);
+    if (!c->x_laid) c->x_at = end;
+    if (!c->x_laid) end = gn_size_align(gn_size_add(end, c->x_bytes), 256);
+    if (!c->w_laid) c->w_at = end;
+    return c->w_laid ? end : gn_size_add(end, c->w_bytes);
+}
+
+/* For the convolution after it. */
+static void conv_note_laid(emit *e, const conv_rows *c) {
+    e->n_laid = 0;
+    e->laid_by = e->n_launches;
+    if (!c->x_lies && !c->pixel)
+        e->laid[e->n_laid++] = (laid_rows){ conv_x_planes(e, c), e->layout->lay[c->x].base, c->x_at, c->x_bytes };
+    if (c->cross)
+        e->laid[e->n_laid++] = (laid_rows){ conv_w_planes(e, c), e->layout->lay[c->w].base, c->w_at, c->w_bytes };
+}
 
 /* What conv_lay calls P. Returns its blocks. */
 static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
@@ -10057,18 +10189,12 @@ static packed_form packed_form_of(const emit *e, const conv_rows *c) {
 static int64_t put_conv_filters(emit *e, const conv_rows *c, bool *out_laid) {
     enum { MANY = 32 };
     const packed_form form = packed_form_of(e, c);
-    *out_laid = c->taps >= MANY && !form.transposed && !c->pixel;
+    *out_laid = c->cross || (c->taps >= MANY && !form.transposed && !c->pixel);
     if (!*out_laid) {
         put_filters(e, c, &form);
         return blocks_for(c->groups * c->filters * (c->padded / 2), 256);
     }
-    conv_planes p = { .images = c->groups * c->filters,
-                      .groups = 1,
-                      .channels = c->channels,
-                      .in = { c->kernel[0], c->kernel[1], c->kernel[2] },
-                      .offset = form.offset,
-                      .padded = c->padded };
-    memcpy(p.strides, form.strides, sizeof p.strides);
+    const conv_planes p = conv_w_planes(e, c);
     return put_conv_lay(e, "@_p", &p);
 }
 
@@ -10100,10 +10226,7 @@ static size_t packs_most(const gn_part *p) {
 /* A weight's filters, which no run changes: a kernel of their own packs them once, see run_packs. */
 static void emit_pack(emit *e, conv_rows *c) {
     uint32_t base = e->layout->lay[c->w].base;
-    packed_part k = { .form = packed_form_of(e, c),
-                      .node = base,
-                      .bytes = (size_t)(c->groups * c->filters * c->taps * c->padded) * 2,
-                      .scratch_at = c->w_at };
+    packed_part k = { .form = packed_form_of(e, c), .node = base, .bytes = c->w_bytes, .scratch_at = c->w_at };
     size_t at = 0;
     if (c->w_lies || e->given || e->part->nodes[base].leaf != GN_LEAF_WEIGHT) return;
     while (at < e->n_packs && (e->packs[at].node != base || e->packs[at].scratch_at != k.scratch_at ||
@@ -10123,26 +10246,27 @@ static void emit_pack(emit *e, conv_rows *c) {
 
 /* x and the filters to scratch memory, where they do not lie so: some blocks of one kernel each. */
 static void emit_conv_ready(emit *e, const conv_rows *c) {
-    const gn_view *x = view_of(e, c->x);
-    conv_planes planes = { c->images,
-                           c->groups,
-                           c->channels,
-                           { c->in[0], c->in[1], c->in[2] },
-                           { x->strides[0], x->strides[1], c->from[0], c->from[1], c->from[2] },
-                           base_offset(e, c->x),
-                           blocks_for(c->channels, 8) * 8 };
+    const conv_planes planes = conv_x_planes(e, c);
+    const bool w_ready = c->w_lies || c->w_packed || c->w_laid;
     bool laid = false;
-    int64_t filters = 0, lay = c->x_lies ? 0 : c->pixel ? put_conv_pixels(e, c) : put_conv_lay(e, "@_l", &planes);
-    if (!lay && (c->w_lies || c->w_packed)) return;
+    int64_t filters = 0, lay = c->x_lies || c->x_laid ? 0
+                               : c->pixel             ? put_conv_pixels(e, c)
+                                                      : put_conv_lay(e, "@_l", &planes);
+    if (!lay && w_ready) return;
     emit_early(e);
     if (lay) emit_node(e, c->x, "u16", true, "x");
-    if (lay) emit_pointer(e, "u16", false, "rows", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    if (c->w_lies || c->w_packed) emit_await(e);
+    if (lay) emit_pointer(e, "u16", false, "rows", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->x_at });
+    if (w_ready) emit_await(e);
     else filters = emit_filters(e, c, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at }, lay > 0, &laid);
     if (lay)
         put(&e->body, "  %sconv_lay%s<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
             c->pixel ? "_pixels" : "", (long long)filters);
     emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
+}
+
+/* Rows of filters are stored where they lie dense: in a result of one place. */
+static bool conv_cross_keeps(const emit *e, const conv_rows *c) {
+    return c->cross && c->places == 1 && c->filters % 8 == 0 && base_offset(e, c->node) % 16 == 0;
 }
 
 /* What conv_put, conv_tensor, conv_add and (feeds) conv_fed call P. */
@@ -10153,7 +10277,7 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     int64_t r[5] = { 0 }, lot, down = blocks_for(c->filters, c->height), columns = conv_columns(e, c, &lot);
     gn_view dense = gn_view_dense(out->dtype, out->rank, out->dims);
     const gn_view *like = conv_keeps(e, c) ? out : &dense;
-    bool lies = residual != NULL;
+    bool lies = residual != NULL, keeps = conv_keeps(e, c) || conv_cross_keeps(e, c);
     int wide = c->transposed ? 1 : 8;
     text *t = &e->types;
     while (wide > 1 && (c->places % wide || (!c->apart && base_offset(e, c->node) % (2 * wide)))) wide /= 2;
@@ -10165,13 +10289,13 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     put(t,
         "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DOWN "
         "= %d, DENSE = %d, V = "
-        "%d, FED = %d, FLAT = %d, PLANAR = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, "
-        "SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = %lld, CP = %lld, DEEP = %lld,\n",
+        "%d, FED = %d, FLAT = %d, PLANAR = %d, CROSS = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, "
+        "IMAGES = %lld, OUT = %lld, SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = %lld, CP = %lld, DEEP = %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
-        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), conv_keeps(e, c) || wide < 4, lies,
-        wide, c->fed, c->flat, c->planar, (long long)c->pitch, (long long)c->filters,
-        (long long)(c->groups * c->filters), (long long)(c->images * c->pitch), (long long)c->places,
-        (long long)c->spots, (long long)c->phases, (long long)lot,
+        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, keeps, keeps || c->cross || wide < 4, lies, wide,
+        c->fed, c->flat, c->planar, c->cross, (long long)c->pitch, (long long)c->filters,
+        (long long)(c->groups * c->filters), (long long)((c->cross ? c->spots : c->images) * c->pitch),
+        (long long)c->images, (long long)c->places, (long long)c->spots, (long long)c->phases, (long long)lot,
         (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
         (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld, TILES = %lld",
@@ -10196,13 +10320,15 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     put(t,
         "  static M C least() { return (C)gn_f64(0x%llxull); }\n  static M C most() { return (C)gn_f64(0x%llxull); }\n",
         (unsigned long long)a[2], (unsigned long long)a[3]);
-    const int64_t pieces = blocks_for(c->planar ? c->taps : c->padded, 64);
+    const int64_t pieces = blocks_for(c->planar ? c->taps : c->padded, 64),
+                  steps =
+                      c->cross ? blocks_for(c->channels * c->taps, 64) : (c->planar ? c->channels : c->taps) * pieces;
     if (feeds)
         put(t,
             "  enum { STAGES = %d, KC = %d, BLOCKS = %d, STEPS = %lld, PIECES = %lld, WIDE = %d }; static const u32 "
             "TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
-            c->stages, c->cluster, c->blocks, (long long)((c->planar ? c->channels : c->taps) * pieces),
-            (long long)pieces, c->height > 64 ? c->width : c->width / 2, (long long)(down * columns * c->groups));
+            c->stages, c->cluster, c->blocks, (long long)steps, (long long)pieces,
+            c->height > 64 ? c->width : c->width / 2, (long long)(down * columns * c->groups));
     put(t, "};\n");
 }
 
@@ -10219,9 +10345,14 @@ static void emit_planes_map(emit *e, const char *name, const conv_rows *c, uint3
     emit_tensor_map(e, name, &m);
 }
 
-/* The filters, and the windows of the rows, as TMA reads them. */
+/* The filters, and the windows of the rows, as TMA reads them; cross: rows of filters, one for a channel's tap, and the
+   windows of a tap, which change places with taps. */
 static void emit_conv_maps(emit *e, const conv_rows *c) {
     const gn_view *x = view_of(e, c->x);
+    const bool cross = c->cross;
+    const int64_t *grid = cross ? c->kernel : c->grid, *steps = cross ? c->dilation : c->stride,
+                  channels =
+                      cross ? conv_eights(c->images) : c->groups * (c->x_lies ? c->channels : conv_eights(c->channels));
     panels filters = { .scratch = !c->w_lies && !c->w_packed,
                        .node = c->w_lies     ? e->layout->lay[c->w].base
                                : c->w_packed ? packed_node(e, c->w_packed - 1)
@@ -10229,22 +10360,22 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
                        .offset = c->w_lies     ? base_offset(e, c->w)
                                  : c->w_packed ? 0
                                                : (int64_t)c->w_at,
-                       .inner = c->taps * c->padded,
-                       .outer = c->groups * c->filters,
-                       .stride = c->taps * c->padded,
+                       .inner = cross ? c->padded : c->taps * c->padded,
+                       .outer = cross ? c->channels * c->taps : c->groups * c->filters,
+                       .stride = cross ? c->padded : c->taps * c->padded,
                        .box_inner = 64,
-                       .box_outer = c->height };
+                       .box_outer = cross ? 64 : c->height };
     tensor_map m = { .windows = true,
                      .scratch = !c->x_lies,
                      .node = c->x_lies ? e->layout->lay[c->x].base : UINT32_MAX,
-                     .offset = c->x_lies ? base_offset(e, c->x) : 0,
+                     .offset = c->x_lies ? base_offset(e, c->x) : (int64_t)c->x_at,
                      .dtype = x->dtype,
-                     .dims = { (uint64_t)(c->groups * (c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8)),
-                               (uint64_t)c->in[2], (uint64_t)c->in[1], (uint64_t)c->images },
+                     .dims = { (uint64_t)channels, (uint64_t)c->in[2], (uint64_t)c->in[1],
+                               (uint64_t)(cross ? c->channels : c->images) },
                      .strides = { (uint64_t)c->strides[3] * 2, (uint64_t)c->strides[2] * 2,
                                   (uint64_t)c->strides[0] * 2 },
-                     .box = { 64, (uint32_t)c->width, 1, 1 },
-                     .steps = { (uint32_t)c->stride[2], (uint32_t)c->stride[1] } };
+                     .box = { 64, cross ? 64 : (uint32_t)c->width, 1, 1 },
+                     .steps = { (uint32_t)steps[2], (uint32_t)steps[1] } };
     if (c->planar) {
         emit_planes_map(e, "filters", c, c->w, c->height);
         emit_planes_map(e, "rows", c, c->x, c->width);
@@ -10264,7 +10395,7 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
     for (int i = 0; i < 2; i++) {
         int axis = 2 - i;
         m.lower[i] = (int)-c->before[axis];
-        m.upper[i] = (int)((c->grid[axis] - 1) * c->stride[axis] - c->before[axis] - (c->in[axis] - 1));
+        m.upper[i] = (int)((grid[axis] - 1) * steps[axis] - c->before[axis] - (c->in[axis] - 1));
     }
     emit_map(e, "filters", (gn_dtype)x->dtype, &filters);
     emit_tensor_map(e, "rows", &m);
@@ -10372,7 +10503,9 @@ static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int h
     if (!node_is(e, reader, GN_OP_CONV)) return KEEP_BARRED;
     bool residual = input_index && (attrs_of(e, reader)[0] & 4) && input_index + 1 == e->part->nodes[reader].n_ins;
     if ((input_index && !residual) || (!depth && !conv_rows_at(e, reader, &c))) return KEEP_BARRED;
-    return residual ? (keeps ? KEEP_WANTED : 0) : c.channels % 8 || c.pixel || c.planar ? KEEP_BARRED : KEEP_WANTED;
+    return residual                                           ? (keeps ? KEEP_WANTED : 0)
+           : c.channels % 8 || c.pixel || c.planar || c.cross ? KEEP_BARRED
+                                                              : KEEP_WANTED;
 }
 
 /* The result of node i becomes rows of channels, if it can. */
@@ -10461,7 +10594,7 @@ static void emit_conv_tensor(emit *e, const conv_rows *c, int64_t tiles, int64_t
     const uint32_t shared = (uint32_t)((c->height + c->width) * c->step * 2 * 4);
     put_conv_rows(e, c, false);
     if (c->x_lies) emit_node(e, c->x, type, true, "x");
-    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->x_at });
     if (c->w_lies) emit_node(e, c->w, type, true, "w");
     else
         emit_pointer(e, type, true, "w",
@@ -10491,7 +10624,7 @@ static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t pa
     const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
     const int64_t most = c->blocks * emit_processors(e);
     char name[64];
-    put_wgmma(&e->types, "@_mma", c->height > 64 ? c->width : c->width / 2, d, false, false, c->flat);
+    put_wgmma(&e->types, "@_mma", c->height > 64 ? c->width : c->width / 2, d, false, c->cross, c->flat || c->cross);
     put_conv_rows(e, c, true);
     emit_conv_maps(e, c);
     if (c->parts == 1) emit_conv_rest(e, c, types[d].name);
@@ -10507,6 +10640,7 @@ static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t pa
     snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d_b%d%s", gn_dtype_name(d), c->height, c->width, c->cluster,
              c->blocks,
              c->planar          ? "_planar"
+             : c->cross         ? "_cross"
              : c->parts > 1     ? "_parts"
              : conv_keeps(e, c) ? "_rows"
                                 : "");
@@ -10544,7 +10678,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     conv_rows_lie(e, &c);
     int64_t lot;
     const int64_t tiles = blocks_for(c.filters, c.height) * conv_columns(e, &c, &lot) * c.groups;
-    size_t all = gn_size_add(c.w_at, c.w_lies ? 0 : (size_t)(c.groups * c.filters * c.taps * c.padded) * 2);
+    size_t all = conv_rows_place(e, &c);
     const int64_t parts_at = (int64_t)gn_size_align(all, 256);
     if (c.parts > 1) all = (size_t)(parts_at + tiles * c.parts * c.height * c.width * 4);
     c.apart_at = gn_size_align(all, 256);
@@ -10556,6 +10690,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     (c.fed ? emit_conv_fed : emit_conv_tensor)(e, &c, tiles, parts_at);
     if (c.parts > 1) emit_conv_add(e, &c, tiles, parts_at);
     if (c.apart) emit_conv_spread(e, &c);
+    conv_note_laid(e, &c);
     return true;
 }
 

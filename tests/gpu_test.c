@@ -2986,6 +2986,78 @@ static void filters_without_room_are_packed_in_each_run(void) {
     free(x);
 }
 
+/* ---- rows that several convolutions read are laid once ---- */
+
+enum { ROWS_N = 64, ROWS_C = 64, ROWS_SIDE = 14, ROWS_ALL = ROWS_N * ROWS_C * ROWS_SIDE * ROWS_SIDE };
+typedef enum rows_read { ROWS_TWICE, ROWS_GRADIENT } rows_read;
+
+/* Of x the first convolution, of `other` the second. */
+static void rows_results(gn_ctx *g, rows_read how, gn_tensor x, gn_tensor other, gn_tensor *out) {
+    static uint16_t *w;
+    const gn_conv_desc around = { .before = { 1, 1 }, .after = { 1, 1 } };
+    if (!w) w = (uint16_t *)random_signs(GN_BF16, ROWS_C * ROWS_C * 9);
+    gn_tensor filters = gn_data(g, GN_BF16, GN_SHAPE(ROWS_C, ROWS_C, 3, 3), w), ones[2],
+              turned = gn_transpose(other, 0, 1);
+    for (int i = 0; i < 2; i++) ones[i] = gn_data(g, GN_BF16, GN_SHAPE(ROWS_C, ROWS_C, 1, 1), w + i * ROWS_C * ROWS_C);
+    out[0] = how == ROWS_TWICE ? gn_conv(x, ones[0], GN_NONE, NULL) : gn_conv(x, filters, GN_NONE, &around);
+    out[1] = how == ROWS_TWICE ? gn_conv(other, ones[1], GN_NONE, NULL) : gn_conv(turned, turned, GN_NONE, &around);
+}
+
+/* Kernels of a step; its results to `to`. */
+static uint64_t rows_kernels(gn_ctx *g, rows_read how, bool same, const uint16_t *data, uint16_t **to) {
+    const gn_shape shape = GN_SHAPE(ROWS_N, ROWS_C, ROWS_SIDE, ROWS_SIDE);
+    gn_tensor x[2], y[2], states[2];
+    gn_stats before, after;
+    for (int i = 0; i < 2; i++) x[i] = gn_state(g, GN_BF16, shape, data, "x");
+    rows_results(g, how, x[0], x[same ? 0 : 1], y);
+    for (int i = 0; i < 2; i++) {
+        gn_info info;
+        gn_describe(y[i], &info);
+        states[i] = gn_state(g, GN_BF16, info.shape, to[i], "y");
+        gn_assign(states[i], y[i]);
+    }
+    gn_get_stats(g, &before);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    CHECK_RESULT(gn_sync(g), GN_OK);
+    gn_get_stats(g, &after);
+    for (int i = 0; i < 2; i++) {
+        gn_info info;
+        gn_describe(states[i], &info);
+        int64_t n = 2;
+        for (int k = 0; k < info.shape.rank; k++) n *= info.shape.dims[k];
+        CHECK_RESULT(gn_read(states[i], to[i], (size_t)n), GN_OK);
+    }
+    gn_step(g);
+    for (int i = 0; i < 2; i++) {
+        gn_release(x[i]);
+        gn_release(states[i]);
+    }
+    return after.kernels_run - before.kernels_run;
+}
+
+static void rows_that_several_convolutions_read_are_laid_once(void) {
+    const bool warpgroups = tensor_cores() == 90 && !getenv("GENIE_CUDA_WGMMA");
+    if (compiles_only || tensor_cores() < 80) {
+        test_skip("no kernels of rows run here");
+        return;
+    }
+    uint16_t *data = (uint16_t *)random_signs(GN_BF16, ROWS_ALL), *got[3][2];
+    for (int i = 0; i < 6; i++) got[i / 2][i % 2] = (uint16_t *)calloc(ROWS_ALL, 2);
+    for (int how = ROWS_TWICE; how <= ROWS_GRADIENT; how++) {
+        if (how == ROWS_GRADIENT && !warpgroups) continue;
+        rows_kernels(cpu, (rows_read)how, true, data, got[0]);
+        uint64_t apart = rows_kernels(gpu, (rows_read)how, false, data, got[1]),
+                 shared = rows_kernels(gpu, (rows_read)how, true, data, got[2]);
+        if (shared + 1 != apart)
+            test_fail(__FILE__, __LINE__, "form %d: %llu kernels, %llu of other rows", how, (unsigned long long)shared,
+                      (unsigned long long)apart);
+        for (int k = 1; k < 3; k++)
+            for (int i = 0; i < 2; i++) CHECK(memcmp(got[0][i], got[k][i], (size_t)ROWS_ALL * 2) == 0);
+    }
+    for (int i = 0; i < 6; i++) free(got[i / 2][i % 2]);
+    free(data);
+}
+
 static void all_kernels_compile(void) {
     static char why[8000];
     size_t failed = 0,
@@ -3275,6 +3347,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
+    TEST_ENTRY(rows_that_several_convolutions_read_are_laid_once),
     TEST_ENTRY(matrices_solved_by_panels_have_the_bits_of_the_cpu),
     TEST_ENTRY(a_singular_matrix_among_others_gives_nan_alone),
 };
