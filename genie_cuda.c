@@ -1860,25 +1860,21 @@ typedef struct packed_form {
     int64_t dtype, offset, strides[5], groups, filters, channels, padded, kernel[3], pixel, transposed, turned;
 } packed_form;
 
-/* Filters of a weight as a plan's kernels read them, and where in scratch memory they are packed in each run when there
-   is no room to keep them. */
-typedef struct packed_part {
-    packed_form form;
-    uint32_t node; /* of the weight */
-    size_t bytes, scratch_at;
-} packed_part;
-
 /* What becomes rows of channels: (images, groups and channels, places) with any strides. Compared as bytes. */
 typedef struct conv_planes {
     int64_t images, groups, channels, in[3], strides[5], offset, padded;
 } conv_planes;
 
-/* Rows that a convolution has left in scratch memory, of a node. */
-typedef struct laid_rows {
+/* Filters of a weight as a plan's kernels read them, and where in scratch memory they are packed in each run when there
+   is no room to keep them; or (rows) what a convolution lays. Where another one read the same before (again: 1 + its
+   part), a run whose block has room behind the plan's memory keeps the first ones there, from kept_at on. */
+typedef struct packed_part {
+    packed_form form;
     conv_planes planes;
-    uint32_t node;
-    size_t at, bytes;
-} laid_rows;
+    bool rows, kept;
+    uint32_t node, again; /* node: of the weight, or the base of what is laid */
+    size_t bytes, scratch_at, kept_at;
+} packed_part;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
 /* Arguments and error words go up in one copy, error words and small results come down in one. */
@@ -1983,7 +1979,7 @@ typedef struct emit {
     text types, signature, body; /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, rows;        /* bytes that the kernels of one op use at most; rows: what is known of rows, for the
                                      kernels after them */
-    laid_rows laid[2];           /* what the latest launch leaves laid in scratch memory, and which launch that is */
+    uint32_t laid[2];            /* parts of rows that the latest launch leaves laid, and which launch that is */
     size_t n_laid, laid_by;
     append_done *appends; /* in-place appends so far, in their order */
     uint32_t n_appends;
@@ -9645,11 +9641,12 @@ typedef struct conv_rows {
     int height, width, stages, cluster, parts, blocks, step, warps[2]; /* parts: of k, which a second kernel adds up */
     bool apart; /* see conv_rows_apart: places of the result then, strides, and what is before the first */
     int64_t wide[3], steps[3], lead[3];
-    size_t apart_at;     /* in scratch memory */
-    bool x_lies, w_lies; /* as the kernel reads it */
-    uint32_t w_packed;   /* 1 + the place of filters that are packed once, 0: they are packed in each run */
-    bool x_laid, w_laid; /* by the convolution before */
-    size_t x_at, w_at;   /* in scratch memory */
+    size_t apart_at;         /* in scratch memory */
+    bool x_lies, w_lies;     /* as the kernel reads it */
+    uint32_t w_packed;       /* 1 + the place of filters that are packed once, 0: they are packed in each run */
+    uint32_t x_rows, w_rows; /* 1 + the parts of rows, 0: they are none */
+    bool x_laid, w_laid;     /* by the convolution before */
+    size_t x_at, w_at;       /* in scratch memory */
     size_t x_bytes, w_bytes;
     int64_t strides[4]; /* of the rows, elements: images (cross: channels), axes */
 } conv_rows;
@@ -10085,39 +10082,84 @@ static conv_planes conv_w_planes(const emit *e, const conv_rows *c) {
     return p;
 }
 
-/* Where the convolution before has laid the same: its kernels are the latest ones. */
-static bool conv_find_laid(const emit *e, uint32_t node, const conv_planes *p, size_t *out_at, size_t *out_end) {
-    for (size_t i = 0; i < e->n_laid && e->laid_by == e->n_launches; i++) {
-        const laid_rows *l = &e->laid[i];
-        if (l->node != e->layout->lay[node].base || memcmp(&l->planes, p, sizeof *p) != 0) continue;
-        *out_at = l->at;
-        if (l->at + l->bytes > *out_end) *out_end = l->at + l->bytes;
-        return true;
+/* Among the places of a run. */
+static uint32_t packed_node(const emit *e, size_t pack) {
+    return e->part->n_nodes + e->part->n_updates + (uint32_t)pack;
+}
+
+/* Plans have room for so many packs: filters, and rows of both sides. */
+static size_t packs_most(const gn_part *p) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) n += p->nodes[i].leaf == GN_LEAF_NONE && p->nodes[i].op == GN_OP_CONV;
+    return 3 * n;
+}
+
+/* ---- rows: those that the convolution before has laid still lie in scratch memory, others may have been kept ---- */
+
+static bool rows_are(const packed_part *k, uint32_t base, const conv_planes *planes) {
+    return k->rows && k->node == base && memcmp(&k->planes, planes, sizeof *planes) == 0;
+}
+
+/* 1 + the part of the convolution before, whose kernels are the latest ones; 0: it did not lay them. */
+static uint32_t rows_there(const emit *e, uint32_t base, const conv_planes *planes) {
+    for (size_t i = 0; i < e->n_laid && e->laid_by == e->n_launches; i++)
+        if (rows_are(&e->packs[e->laid[i] - 1], base, planes)) return e->laid[i];
+    return 0;
+}
+
+/* 1 + the part of rows that are laid at `at`. A value of the plan is what it was when they were laid before. */
+static uint32_t rows_add(emit *e, uint32_t base, const conv_planes *planes, size_t at, size_t bytes) {
+    packed_part k = { .planes = *planes, .rows = true, .node = base, .bytes = bytes, .scratch_at = at };
+    const bool value = e->part->nodes[base].leaf == GN_LEAF_NONE && e->layout->lay[base].place == GN_PLACE_BLOCK;
+    for (size_t i = 0; i < e->n_packs && value && !k.again; i++)
+        if (rows_are(&e->packs[i], base, planes)) k.again = (uint32_t)i + 1;
+    if (!grow(&e->packs, e->n_packs, &e->cap_packs, sizeof k)) {
+        e->failed = true;
+        return 0;
     }
-    return false;
+    if (k.again) e->packs[k.again - 1].kept = true;
+    e->packs[e->n_packs] = k;
+    return (uint32_t)++e->n_packs;
 }
 
 /* Places in scratch memory, behind what is there already. Returns the first byte behind. */
-static size_t conv_rows_place(const emit *e, conv_rows *c) {
-    const conv_planes x = conv_x_planes(e, c), w = conv_w_planes(e, c);
-    size_t end = 0;
-    c->x_laid = !c->x_lies && !c->pixel && conv_find_laid(e, c->x, &x, &c->x_at, &end);
-    c->w_laid = c->cross && conv_find_laid(e, c->w, &w, &c->w_at, &end);
-    end = gn_size_align(end, 256);
-    if (!c->x_laid) c->x_at = end;
-    if (!c->x_laid) end = gn_size_align(gn_size_add(end, c->x_bytes), 256);
-    if (!c->w_laid) c->w_at = end;
-    return c->w_laid ? end : gn_size_add(end, c->w_bytes);
+static size_t conv_rows_place(emit *e, conv_rows *c) {
+    const conv_planes planes[2] = { conv_x_planes(e, c), conv_w_planes(e, c) };
+    const uint32_t base[2] = { e->layout->lay[c->x].base, e->layout->lay[c->w].base };
+    const size_t bytes[2] = { c->x_bytes, c->w_bytes };
+    const bool is[2] = { !c->x_lies && !c->pixel, c->cross };
+    uint32_t *parts[2] = { &c->x_rows, &c->w_rows };
+    bool *laid[2] = { &c->x_laid, &c->w_laid };
+    size_t *at[2] = { &c->x_at, &c->w_at }, end = 0;
+    for (int i = 0; i < 2; i++) {
+        *parts[i] = is[i] ? rows_there(e, base[i], &planes[i]) : 0;
+        *laid[i] = *parts[i] != 0;
+        if (!*laid[i]) continue;
+        const packed_part *k = &e->packs[*parts[i] - 1];
+        *at[i] = k->scratch_at;
+        if (k->scratch_at + k->bytes > end) end = k->scratch_at + k->bytes;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (*laid[i]) continue;
+        *at[i] = end = gn_size_align(end, 256);
+        if (is[i]) *parts[i] = rows_add(e, base[i], &planes[i], end, bytes[i]);
+        end = gn_size_add(end, bytes[i]);
+    }
+    return end;
 }
 
 /* For the convolution after it. */
 static void conv_note_laid(emit *e, const conv_rows *c) {
     e->n_laid = 0;
     e->laid_by = e->n_launches;
-    if (!c->x_lies && !c->pixel)
-        e->laid[e->n_laid++] = (laid_rows){ conv_x_planes(e, c), e->layout->lay[c->x].base, c->x_at, c->x_bytes };
-    if (c->cross)
-        e->laid[e->n_laid++] = (laid_rows){ conv_w_planes(e, c), e->layout->lay[c->w].base, c->w_at, c->w_bytes };
+    if (c->x_rows) e->laid[e->n_laid++] = c->x_rows;
+    if (c->w_rows) e->laid[e->n_laid++] = c->w_rows;
+}
+
+/* Where they lie in a run. */
+static param rows_param(const emit *e, uint32_t part, size_t at) {
+    return part ? (param){ PARAM_NODE, packed_node(e, part - 1), 0 }
+                : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at };
 }
 
 /* What conv_lay calls P. Returns its blocks. */
@@ -10211,18 +10253,6 @@ static int64_t emit_filters(emit *e, const conv_rows *c, param to, bool more, bo
     return blocks;
 }
 
-/* Among the places of a run. */
-static uint32_t packed_node(const emit *e, size_t pack) {
-    return e->part->n_nodes + e->part->n_updates + (uint32_t)pack;
-}
-
-/* Plans have room for so many packs. */
-static size_t packs_most(const gn_part *p) {
-    size_t n = 0;
-    for (uint32_t i = 0; i < p->n_nodes; i++) n += p->nodes[i].leaf == GN_LEAF_NONE && p->nodes[i].op == GN_OP_CONV;
-    return n;
-}
-
 /* A weight's filters, which no run changes: a kernel of their own packs them once, see run_packs. */
 static void emit_pack(emit *e, conv_rows *c) {
     uint32_t base = e->layout->lay[c->w].base;
@@ -10244,24 +10274,35 @@ static void emit_pack(emit *e, conv_rows *c) {
     c->w_packed = (uint32_t)at + 1;
 }
 
-/* x and the filters to scratch memory, where they do not lie so: some blocks of one kernel each. */
-static void emit_conv_ready(emit *e, const conv_rows *c) {
+/* x and the filters to scratch memory: some blocks of one kernel each. */
+static void emit_conv_lay(emit *e, const conv_rows *c, bool x, bool w) {
     const conv_planes planes = conv_x_planes(e, c);
-    const bool w_ready = c->w_lies || c->w_packed || c->w_laid;
     bool laid = false;
-    int64_t filters = 0, lay = c->x_lies || c->x_laid ? 0
-                               : c->pixel             ? put_conv_pixels(e, c)
-                                                      : put_conv_lay(e, "@_l", &planes);
-    if (!lay && w_ready) return;
+    int64_t filters = 0, lay = !x ? 0 : c->pixel ? put_conv_pixels(e, c) : put_conv_lay(e, "@_l", &planes);
     emit_early(e);
     if (lay) emit_node(e, c->x, "u16", true, "x");
-    if (lay) emit_pointer(e, "u16", false, "rows", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->x_at });
-    if (w_ready) emit_await(e);
-    else filters = emit_filters(e, c, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at }, lay > 0, &laid);
+    if (lay) emit_pointer(e, "u16", false, "rows", rows_param(e, c->x_rows, c->x_at));
+    if (w) filters = emit_filters(e, c, rows_param(e, c->w_rows, c->w_at), lay > 0, &laid);
+    else emit_await(e);
     if (lay)
         put(&e->body, "  %sconv_lay%s<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
             c->pixel ? "_pixels" : "", (long long)filters);
     emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
+}
+
+/* Where they do not lie so; what may have been kept by a kernel of its own, which a run leaves out then. */
+static void emit_conv_ready(emit *e, const conv_rows *c) {
+    bool x = !c->x_lies && !c->x_laid, w = !c->w_lies && !c->w_packed && !c->w_laid;
+    const uint32_t again[2] = { x && c->x_rows && e->packs[c->x_rows - 1].again ? c->x_rows : 0,
+                                w && c->w_rows && e->packs[c->w_rows - 1].again ? c->w_rows : 0 };
+    for (int i = 0; i < 2 && !e->failed; i++) {
+        if (!again[i]) continue;
+        emit_conv_lay(e, c, !i, i);
+        if (!e->failed) e->launches[e->n_launches - 1].pack = again[i];
+    }
+    x = x && !again[0];
+    w = w && !again[1];
+    if (x || w) emit_conv_lay(e, c, x, w);
 }
 
 /* Rows of filters are stored where they lie dense: in a result of one place. */
@@ -10353,22 +10394,27 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
     const int64_t *grid = cross ? c->kernel : c->grid, *steps = cross ? c->dilation : c->stride,
                   channels =
                       cross ? conv_eights(c->images) : c->groups * (c->x_lies ? c->channels : conv_eights(c->channels));
-    panels filters = { .scratch = !c->w_lies && !c->w_packed,
-                       .node = c->w_lies     ? e->layout->lay[c->w].base
-                               : c->w_packed ? packed_node(e, c->w_packed - 1)
-                                             : UINT32_MAX,
-                       .offset = c->w_lies     ? base_offset(e, c->w)
-                                 : c->w_packed ? 0
-                                               : (int64_t)c->w_at,
+    const uint32_t packed = c->w_packed ? c->w_packed : c->w_rows;
+    panels filters = { .scratch = !c->w_lies && !packed,
+                       .node = c->w_lies ? e->layout->lay[c->w].base
+                               : packed  ? packed_node(e, packed - 1)
+                                         : UINT32_MAX,
+                       .offset = c->w_lies ? base_offset(e, c->w)
+                                 : packed  ? 0
+                                           : (int64_t)c->w_at,
                        .inner = cross ? c->padded : c->taps * c->padded,
                        .outer = cross ? c->channels * c->taps : c->groups * c->filters,
                        .stride = cross ? c->padded : c->taps * c->padded,
                        .box_inner = 64,
                        .box_outer = cross ? 64 : c->height };
     tensor_map m = { .windows = true,
-                     .scratch = !c->x_lies,
-                     .node = c->x_lies ? e->layout->lay[c->x].base : UINT32_MAX,
-                     .offset = c->x_lies ? base_offset(e, c->x) : (int64_t)c->x_at,
+                     .scratch = !c->x_lies && !c->x_rows,
+                     .node = c->x_lies   ? e->layout->lay[c->x].base
+                             : c->x_rows ? packed_node(e, c->x_rows - 1)
+                                         : UINT32_MAX,
+                     .offset = c->x_lies   ? base_offset(e, c->x)
+                               : c->x_rows ? 0
+                                           : (int64_t)c->x_at,
                      .dtype = x->dtype,
                      .dims = { (uint64_t)channels, (uint64_t)c->in[2], (uint64_t)c->in[1],
                                (uint64_t)(cross ? c->channels : c->images) },
@@ -10594,12 +10640,9 @@ static void emit_conv_tensor(emit *e, const conv_rows *c, int64_t tiles, int64_t
     const uint32_t shared = (uint32_t)((c->height + c->width) * c->step * 2 * 4);
     put_conv_rows(e, c, false);
     if (c->x_lies) emit_node(e, c->x, type, true, "x");
-    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->x_at });
+    else emit_pointer(e, type, true, "x", rows_param(e, c->x_rows, c->x_at));
     if (c->w_lies) emit_node(e, c->w, type, true, "w");
-    else
-        emit_pointer(e, type, true, "w",
-                     c->w_packed ? (param){ PARAM_NODE, packed_node(e, c->w_packed - 1), 0 }
-                                 : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
+    else emit_pointer(e, type, true, "w", rows_param(e, c->w_packed, c->w_at));
     if (c->parts == 1) emit_conv_rest(e, c, type);
     else {
         emit_conv_parts(e, parts_at);
@@ -19664,6 +19707,16 @@ static void emit_begin(emit *e, executor *x, plan *p, gn_fault *f) {
     e->checked = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->checked);
 }
 
+/* Places of the rows that later convolutions read again, behind the plan's memory. */
+static void rows_keep(emit *e) {
+    size_t at = 0;
+    for (size_t i = 0; i < e->n_packs; i++) {
+        if (!e->packs[i].kept) continue;
+        e->packs[i].kept_at = at;
+        at = gn_size_add(at, align_up(e->packs[i].bytes));
+    }
+}
+
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0, data = 0;
@@ -19709,6 +19762,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     p->near_bytes = plan_near(p);
     const size_t bytes[REGION__COUNT] = { align_up(e->scratch),        align_up(e->rows), align_up(e->save), outs, own,
                                           p->uploads_aside ? 0 : args, p->errors_bytes,   p->near_bytes };
+    rows_keep(e);
     p->total = align_up(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) {
         p->region[i] = p->total;
@@ -20322,12 +20376,21 @@ static gn_result pack_fill(executor *x, plan *p, size_t pack, gn_fault *f) {
     return r == GN_OK ? run_launch(x, p, &p->emit.launches[i], f) : r;
 }
 
+/* Rows are kept behind the plan's memory while the block has room for them, else laid in scratch memory each time. */
+static gn__cu_ptr rows_kept(const executor *x, const plan *p, size_t pack) {
+    const packed_part *k = &p->emit.packs[pack], *first = k->again ? &p->emit.packs[k->again - 1] : k;
+    const size_t at = gn_size_add(align_up(p->total), first->kept_at);
+    return first->kept && gn_size_add(at, first->bytes) <= x->block_bytes ? x->block + at : pack_scratch(x, p, pack);
+}
+
 /* All else of the run has its memory. What finds none is packed in scratch memory, in each run. */
 static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
     p->packs_kept = p->packs_made = 0;
     for (size_t i = 0; i < p->emit.n_packs; i++) {
         const packed_part *k = &p->emit.packs[i];
         gn__cu_ptr *at = &p->base[packed_node(&p->emit, i)];
+        if (k->rows) *at = rows_kept(x, p, i);
+        if (k->rows) continue;
         slot *s = &x->slots[p->part->nodes[k->node].slot];
         bool is_new = false;
         const packed *to = p->streams ? NULL : pack_place(x, s, k, &is_new);
@@ -20340,7 +20403,7 @@ static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
     for (size_t i = 0; i < p->emit.n_launches; i++) {
         const launch *l = &p->emit.launches[i];
         p->packs_kept += launch_is_done(x, p, l);
-        x->stats->filters_repacked += l->pack && !launch_is_done(x, p, l);
+        x->stats->filters_repacked += l->pack && !p->emit.packs[l->pack - 1].rows && !launch_is_done(x, p, l);
     }
     x->stats->filters_packed += p->packs_made;
     return GN_OK;
