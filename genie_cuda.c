@@ -9448,8 +9448,8 @@ static const char warpgroup_conv_text[] =
     "window is all of x; both sides are planes of one channel after the other, by boxes of 64 places. P as for "
     "conv_tensor; PIECES of 64 channels of a tap (PLANAR: of 64 places of a channel, STEPS in all), TOTAL tiles, "
     "mma(d, a, b), KC blocks of a cluster that share the steps of a tile, or PARTS of them\n"
-    "// CROSS: k runs over channels and taps, STEPS of 64, across rows of images, which windows of taps pick, and "
-    "across rows of filters, by boxes of 64.\n"
+    "// CROSS: k runs over channels and taps, STEPS of 64, across rows of images, which windows of taps pick. AT: it "
+    "runs across rows of filters, by boxes of 64.\n"
     "template <class P> M u32 conv_tile_first() { return P::PARTS > 1 ? blockIdx.x % P::TOTAL : blockIdx.x / P::KC; }\n"
     "template <class P> M int conv_share(int rank) { return P::PARTS > 1 ? (int)(blockIdx.x / P::TOTAL) : rank; }\n"
     "// A block's share of the steps of a tile, all but the last's.\n"
@@ -9461,14 +9461,11 @@ static const char warpgroup_conv_text[] =
     "  const int left = conv_all<P>(win) - conv_span<P>(win) * rank;\n"
     "  return left > conv_span<P>(win) ? conv_span<P>(win) : left > 0 ? left : 0;\n"
     "}\n"
-    "template <class P> M void conv_cross(const tmap *filters, const tmap *rows, u32 to, int row, int col, int k, u32 "
-    "bar) {\n"
+    "template <class P> M void conv_cross(const tmap *rows, u32 to, int col, int k, u32 bar) {\n"
     "  const int n = k / (P::K1 * P::K2), h = k / P::K2 % P::K1 * P::DL1 - P::B1, w = k % P::K2 * P::DL2 - P::B2;\n"
-    "  UNROLL for (int i = 0; i < P::BM; i += 64) box_load(to + i * 128, filters, row + i, k, 0, 0, bar);\n"
     "  UNROLL for (int i = 0; i < P::BW; i += 64) {\n"
     "    const int p = col + i < P::PLACES ? col + i : 0, at = p / P::PITCH;\n"
-    "    window_load(to + (P::BM + i) * 128, rows, p % P::PITCH, w, h, n, at % P::O2 * P::S2, at / P::O2 * P::S1, "
-    "bar);\n"
+    "    window_load(to + i * 128, rows, p % P::PITCH, w, h, n, at % P::O2 * P::S2, at / P::O2 * P::S1, bar);\n"
     "  }\n"
     "}\n"
     "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, int "
@@ -9488,10 +9485,14 @@ static const char warpgroup_conv_text[] =
     "win.c.n;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
-    "      if (P::CROSS) { conv_cross<P>(filters, rows, to, row, col, k * 64, bar); continue; }\n"
-    "      box_load(to, filters, P::PLANAR ? c : P::TR ? conv_tap<P>(win, 0, t1, t2) * P::CP + c : k * 64, (int)z * "
+    "      if (P::AT) UNROLL for (int i = 0; i < P::BM; i += 64) box_load(to + i * 128, filters, row + i, k * 64, 0, "
+    "0, "
+    "bar);\n"
+    "      else box_load(to, filters, P::PLANAR ? c : P::TR ? conv_tap<P>(win, 0, t1, t2) * P::CP + c : k * 64, (int)z "
+    "* "
     "P::m + row, P::PLANAR ? tap : 0, 0, bar);\n"
-    "      if (P::PLANAR) box_load(to + A, rows, c, col, channel + tap, 0, bar);\n"
+    "      if (P::CROSS) conv_cross<P>(rows, to + A, col, k * 64, bar);\n"
+    "      else if (P::PLANAR) box_load(to + A, rows, c, col, channel + tap, 0, bar);\n"
     "      else if (!P::FLAT) window_load(to + A, rows, channel + c, w, h, n, t2 * P::DL2 + win.c.start + P::B2, t1 * "
     "P::DL1 + win.b.start + P::B1, bar);\n"
     "      else UNROLL for (int i = 0; i < P::BW; i += 64) box_load(to + A + i * 128, rows, (p + i) % P::PITCH, "
@@ -9506,7 +9507,7 @@ static const char warpgroup_conv_text[] =
     "  wgmma_fence();\n"
     "  const u64 a = panel(at + (P::BM > 64 ? wg * 8192 : 0), 8192), b = panel(at + A + (P::BM > 64 ? 0 : wg * "
     "(P::WIDE * 128)), 8192);\n"
-    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, a + q * (P::CROSS ? 128 : 2), b + q * (P::FLAT || "
+    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, a + q * (P::AT ? 128 : 2), b + q * (P::FLAT || "
     "P::CROSS ? 128 : 2));\n"
     "  wgmma_commit();\n"
     "}\n"
@@ -9643,6 +9644,7 @@ typedef struct conv_rows {
     int64_t wide[3], steps[3], lead[3];
     size_t apart_at;         /* in scratch memory */
     bool x_lies, w_lies;     /* as the kernel reads it */
+    bool w_across;           /* in rows of filters, see AT */
     uint32_t w_packed;       /* 1 + the place of filters that are packed once, 0: they are packed in each run */
     uint32_t x_rows, w_rows; /* 1 + the parts of rows, 0: they are none */
     bool x_laid, w_laid;     /* by the convolution before */
@@ -10041,6 +10043,9 @@ static void conv_rows_lie(const emit *e, conv_rows *c) {
     c->w_lies = c->planar || (!c->cross && !c->transposed && !c->turned && !c->pixel && c->taps == 1 &&
                               w->strides[1] == 1 && c->channels % 8 == 0 && down > 0 && down == c->channels &&
                               base_offset(e, c->w) % 16 == 0 && c->channels == c->padded);
+    c->w_across = c->cross || (c->fed && c->turned && !c->planar && c->taps == 1 && c->groups == 1 &&
+                               w->strides[1] == 1 && down > 0 && down % 8 == 0 && base_offset(e, c->w) % 16 == 0);
+    c->w_lies = c->w_lies || (c->w_across && !c->cross);
     for (int i = 3; i >= 0; i--) {
         c->strides[i] = c->x_lies ? (i == 0 ? x->strides[0] : i <= first ? 8 : c->from[i - 1]) : along;
         if (i) along *= c->in[i - 1];
@@ -10329,15 +10334,15 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     lies = lies && base_offset(e, c->residual) % (conv_keeps(e, c) ? 16 : 2 * wide) == 0;
     put(t,
         "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DOWN "
-        "= %d, DENSE = %d, V = "
-        "%d, FED = %d, FLAT = %d, PLANAR = %d, CROSS = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, "
-        "IMAGES = %lld, OUT = %lld, SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = %lld, CP = %lld, DEEP = %lld,\n",
+        "= %d, DENSE = %d, V = %d, FED = %d, FLAT = %d, PLANAR = %d, CROSS = %d, AT = %d, PITCH = %lld, m = %lld, "
+        "FILTERS = %lld, PLACES = %lld, IMAGES = %lld, OUT = %lld, SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = "
+        "%lld, CP = %lld, DEEP = %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
         word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, keeps, keeps || c->cross || wide < 4, lies, wide,
-        c->fed, c->flat, c->planar, c->cross, (long long)c->pitch, (long long)c->filters,
+        c->fed, c->flat, c->planar, c->cross, c->w_across, (long long)c->pitch, (long long)c->filters,
         (long long)(c->groups * c->filters), (long long)((c->cross ? c->spots : c->images) * c->pitch),
         (long long)c->images, (long long)c->places, (long long)c->spots, (long long)c->phases, (long long)lot,
-        (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
+        (long long)(c->x_lies ? c->channels : conv_eights(c->channels)), (long long)c->padded,
         (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld, TILES = %lld",
         c->height, c->width, c->step, c->warps[0], c->warps[1], c->parts, (long long)down, (long long)columns,
@@ -10386,27 +10391,33 @@ static void emit_planes_map(emit *e, const char *name, const conv_rows *c, uint3
     emit_tensor_map(e, name, &m);
 }
 
-/* The filters, and the windows of the rows, as TMA reads them; cross: rows of filters, one for a channel's tap, and the
-   windows of a tap, which change places with taps. */
+/* Rows of the filters' taps, or rows of filters (one for a channel's tap), as TMA reads them. */
+static void emit_filters_map(emit *e, const conv_rows *c) {
+    const gn_view *w = view_of(e, c->w);
+    const uint32_t packed = c->w_packed ? c->w_packed : c->w_rows;
+    const int64_t deep = c->taps * c->padded, across = c->cross ? c->padded : w->strides[0];
+    emit_map(e, "filters", (gn_dtype)w->dtype,
+             &(panels){ .scratch = !c->w_lies && !packed,
+                        .node = c->w_lies ? e->layout->lay[c->w].base
+                                : packed  ? packed_node(e, packed - 1)
+                                          : UINT32_MAX,
+                        .offset = c->w_lies ? base_offset(e, c->w)
+                                  : packed  ? 0
+                                            : (int64_t)c->w_at,
+                        .inner = c->w_across ? c->filters : deep,
+                        .outer = c->w_across ? c->channels * c->taps : c->groups * c->filters,
+                        .stride = c->w_across ? across : deep,
+                        .box_inner = 64,
+                        .box_outer = c->w_across ? 64 : c->height });
+}
+
+/* The filters, and the windows of the rows, as TMA reads them; cross: those of a tap, which change places with taps. */
 static void emit_conv_maps(emit *e, const conv_rows *c) {
     const gn_view *x = view_of(e, c->x);
     const bool cross = c->cross;
     const int64_t *grid = cross ? c->kernel : c->grid, *steps = cross ? c->dilation : c->stride,
                   channels =
                       cross ? conv_eights(c->images) : c->groups * (c->x_lies ? c->channels : conv_eights(c->channels));
-    const uint32_t packed = c->w_packed ? c->w_packed : c->w_rows;
-    panels filters = { .scratch = !c->w_lies && !packed,
-                       .node = c->w_lies ? e->layout->lay[c->w].base
-                               : packed  ? packed_node(e, packed - 1)
-                                         : UINT32_MAX,
-                       .offset = c->w_lies ? base_offset(e, c->w)
-                                 : packed  ? 0
-                                           : (int64_t)c->w_at,
-                       .inner = cross ? c->padded : c->taps * c->padded,
-                       .outer = cross ? c->channels * c->taps : c->groups * c->filters,
-                       .stride = cross ? c->padded : c->taps * c->padded,
-                       .box_inner = 64,
-                       .box_outer = cross ? 64 : c->height };
     tensor_map m = { .windows = true,
                      .scratch = !c->x_lies && !c->x_rows,
                      .node = c->x_lies   ? e->layout->lay[c->x].base
@@ -10443,7 +10454,7 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
         m.lower[i] = (int)-c->before[axis];
         m.upper[i] = (int)((grid[axis] - 1) * steps[axis] - c->before[axis] - (c->in[axis] - 1));
     }
-    emit_map(e, "filters", (gn_dtype)x->dtype, &filters);
+    emit_filters_map(e, c);
     emit_tensor_map(e, "rows", &m);
 }
 
@@ -10667,7 +10678,7 @@ static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t pa
     const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
     const int64_t most = c->blocks * emit_processors(e);
     char name[64];
-    put_wgmma(&e->types, "@_mma", c->height > 64 ? c->width : c->width / 2, d, false, c->cross, c->flat || c->cross);
+    put_wgmma(&e->types, "@_mma", c->height > 64 ? c->width : c->width / 2, d, false, c->w_across, c->flat || c->cross);
     put_conv_rows(e, c, true);
     emit_conv_maps(e, c);
     if (c->parts == 1) emit_conv_rest(e, c, types[d].name);

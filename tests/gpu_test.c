@@ -3075,6 +3075,32 @@ static void rows_that_several_convolutions_read_are_laid_once(void) {
     free(data);
 }
 
+/* Filters of one tap are read as they lie, and so are planes whose rows begin at multiples of 16 bytes. */
+static void a_gradient_by_x_of_one_tap_is_one_kernel(void) {
+    enum { IMAGES = 3, FROM = 160, TO = 72, SIDE = 16, ALL = IMAGES * TO * SIDE * SIDE };
+    if (compiles_only || tensor_cores() != 90 || getenv("GENIE_CUDA_WGMMA")) {
+        test_skip("no kernels of warpgroups run here");
+        return;
+    }
+    static uint16_t out[2][ALL];
+    const gn_conv_desc d = { .transposed = true };
+    void *x = random_signs(GN_BF16, IMAGES * FROM * SIDE * SIDE), *w = random_signs(GN_BF16, FROM * TO);
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *g = k ? gpu : cpu;
+        gn_stats before, after;
+        gn_tensor y = gn_conv(gn_data(g, GN_BF16, GN_SHAPE(IMAGES, FROM, SIDE, SIDE), x),
+                              gn_data(g, GN_BF16, GN_SHAPE(FROM, TO, 1, 1), w), GN_NONE, &d);
+        gn_get_stats(g, &before);
+        CHECK_RESULT(gn_read(y, out[k], sizeof out[k]), GN_OK);
+        gn_get_stats(g, &after);
+        if (k) CHECK_INT(after.kernels_run - before.kernels_run, 1);
+        gn_step(g);
+    }
+    CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
+    free(x);
+    free(w);
+}
+
 static void all_kernels_compile(void) {
     static char why[8000];
     size_t failed = 0,
@@ -3365,6 +3391,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
     TEST_ENTRY(rows_that_several_convolutions_read_are_laid_once),
+    TEST_ENTRY(a_gradient_by_x_of_one_tap_is_one_kernel),
     TEST_ENTRY(matrices_solved_by_panels_have_the_bits_of_the_cpu),
     TEST_ENTRY(a_singular_matrix_among_others_gives_nan_alone),
 };
