@@ -9125,7 +9125,7 @@ static const char conv_rows_text[] =
     "// x as rows of channels: (images, places, groups, CP), zeros from channel CG of a group on; tiles of 64 by 64. "
     "P: XN XC X0 X1 X2 (strides), I1 I2, IN (places), CG CP GROUPS, V places that are read at once, ACROSS, DOWN "
     "(tiles)\n"
-    "// FEW: eight channels in all, a thread a place.\n"
+    "// FEW: eight channels in all, a thread a place. memory: shared, MEMORY elements\n"
     "template <class P> M void conv_lay_few(const u16 *x, u16 *o, int block) {\n"
     "  const int at = block % P::ACROSS * 256 + threadIdx.x;\n"
     "  const i64 n = block / P::ACROSS, from = n * P::XN + at / (P::I1 * P::I2) * P::X0 + at / P::I2 % P::I1 * P::X1 + "
@@ -9135,9 +9135,38 @@ static const char conv_rows_text[] =
     "  UNROLL for (int c = 0; c < 8; c++) v[c] = c < P::CG ? x[from + c * P::XC] : (u16)0;\n"
     "  vput<8>(o + (n * P::IN + at) * 8, v);\n"
     "}\n"
-    "template <class P> M void conv_lay(const u16 *x, u16 *o, int block) {\n"
+    "// WHOLE: planes of IN places that follow each other, not all from multiples of 16 bytes on: a block has all "
+    "places of 64 channels.\n"
+    "template <class P> M void conv_lay_whole(const u16 *x, u16 *o, u16 *tile, int block) {\n"
+    "  enum { WIDTH = P::GROUPS * P::CP, PITCH = ((P::IN + 1) / 2 | 1) * 2, N = P::WHOLE ? (P::IN + 31) / 32 : 1 };\n"
+    "  const int t = threadIdx.x, left = block % P::DOWN * 64, rows = WIDTH - left < 64 ? WIDTH - left : 64;\n"
+    "  const i64 n = block / P::DOWN;\n"
+    "  u16 v[N][8];\n"
+    "  UNROLL for (int q = 0; q < N; q++) {\n"
+    "    const int e = (t + q * 256) * 8;\n"
+    "    if (e < rows * P::IN) vload<8>(v[q], x + n * P::XN + left * P::IN + e);\n"
+    "  }\n"
+    "  UNROLL for (int q = 0; q < N; q++) {\n"
+    "    const int e = (t + q * 256) * 8;\n"
+    "    int c = e / P::IN, p = e % P::IN;\n"
+    "    if (e >= rows * P::IN) continue;\n"
+    "    UNROLL for (int j = 0; j < 8; j++, p++) {\n"
+    "      if (p == P::IN) { p = 0; c++; }\n"
+    "      tile[c * PITCH + p] = v[q][j];\n"
+    "    }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (int i = t; i < P::IN * 8; i += 256) {\n"
+    "    const int p = i / 8, c = i % 8 * 8;\n"
+    "    u16 w[8];\n"
+    "    UNROLL for (int j = 0; j < 8; j++) w[j] = tile[(c + j) * PITCH + p];\n"
+    "    if (c < rows) vput<8>(o + (n * P::IN + p) * WIDTH + left + c, w);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void conv_lay(const u16 *x, u16 *o, u16 *memory, int block) {\n"
     "  if (P::FEW) { conv_lay_few<P>(x, o, block); return; }\n"
-    "  __shared__ u16 tile[64][66];\n"
+    "  if (P::WHOLE) { conv_lay_whole<P>(x, o, memory, block); return; }\n"
+    "  u16 (*tile)[66] = (u16 (*)[66])memory;\n"
     "  enum { EACH = 64 / P::V, LINES = 256 / EACH, WIDTH = P::GROUPS * P::CP };\n"
     "  const int t = threadIdx.x, place = block % P::ACROSS * 64, left = block / P::ACROSS % P::DOWN * 64;\n"
     "  const i64 n = block / (P::ACROSS * P::DOWN);\n"
@@ -10167,8 +10196,17 @@ static param rows_param(const emit *e, uint32_t part, size_t at) {
                 : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at };
 }
 
+/* Shared memory of conv_lay for x, for the filters or for both. */
+static void put_lay_memory(emit *e, bool x, bool w) {
+    put(&e->body, "  __shared__ u16 memory[%s];\n",
+        !w   ? "@_l::MEMORY"
+        : !x ? "@_p::MEMORY"
+             : "(int)@_l::MEMORY > (int)@_p::MEMORY ? (int)@_l::MEMORY : (int)@_p::MEMORY");
+}
+
 /* What conv_lay calls P. Returns its blocks. */
 static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
+    enum { WHOLE = 256 };
     const bool few = c->groups * c->padded == 8;
     const int64_t *n = c->strides, inside = c->in[0] * c->in[1] * c->in[2], across = blocks_for(inside, few ? 256 : 64),
                   down = blocks_for(c->groups * c->padded, 64);
@@ -10177,14 +10215,18 @@ static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
     for (int64_t i = 2, along = 1; i >= 0 && dense; along *= c->in[i], i--) dense = c->in[i] == 1 || n[2 + i] == along;
     for (int v = 8; v > 1 && dense && wide == 1; v /= 2)
         if (inside % v == 0 && n[0] % v == 0 && n[1] % v == 0 && c->offset % (2 * v) == 0) wide = v;
+    const bool whole = dense && !few && wide < 8 && inside <= WHOLE && n[1] == inside && n[0] % 8 == 0 &&
+                       c->channels == c->padded && c->offset % 16 == 0;
     put(&e->types,
         "struct %s { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
-        "%lld, I2 = %lld, IN = %lld, CG = %lld, CP = %lld, GROUPS = %lld, V = %d, ACROSS = %lld, DOWN = %lld, FEW = %d "
-        "}; };\n",
+        "%lld, I2 = %lld, IN = %lld, CG = %lld, CP = %lld, GROUPS = %lld, V = %d, ACROSS = %lld, DOWN = %lld, FEW = "
+        "%d, "
+        "WHOLE = %d, MEMORY = %lld }; };\n",
         name, (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], (long long)n[4], (long long)c->in[1],
         (long long)c->in[2], (long long)inside, (long long)c->channels, (long long)c->padded, (long long)c->groups,
-        wide, (long long)across, (long long)down, few);
-    return across * down * c->images;
+        wide, (long long)across, (long long)down, few, whole,
+        (long long)(few ? 1 : 64 * (whole ? ((inside + 1) / 2 | 1) * 2 : 66)));
+    return (whole ? 1 : across) * down * c->images;
 }
 
 /* What conv_lay_pixels calls P. Returns its blocks. */
@@ -10193,7 +10235,8 @@ static int64_t put_conv_pixels(emit *e, const conv_rows *c) {
     const int64_t lines = c->images * c->in[0] * c->in[1];
     put(&e->types,
         "struct @_l { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
-        "%lld, I2 = %lld, IN = %lld, CG = %lld, PX = %lld, EACH = %lld, LINES = %lld, BEFORE = %lld }; };\n",
+        "%lld, I2 = %lld, IN = %lld, CG = %lld, PX = %lld, EACH = %lld, LINES = %lld, BEFORE = %lld, MEMORY = 1 }; "
+        "};\n",
         (long long)x->strides[0], (long long)x->strides[1], (long long)c->from[0], (long long)c->from[1],
         (long long)c->from[2], (long long)c->in[1], (long long)c->real[1], (long long)(c->in[0] * c->in[1]),
         (long long)c->real[0], (long long)c->pixel, (long long)(c->line / 8), (long long)lines, (long long)c->real[3]);
@@ -10252,8 +10295,9 @@ static int64_t emit_filters(emit *e, const conv_rows *c, param to, bool more, bo
     emit_node(e, c->w, type, true, "w");
     emit_pointer(e, type, false, "o", to);
     emit_await(e);
+    if (more || *out_laid) put_lay_memory(e, more, *out_laid);
     if (more) put(&e->body, "  if (blockIdx.x < %lldu) ", (long long)blocks);
-    if (*out_laid) put(&e->body, "conv_lay<@_p>(w, o, blockIdx.x);\n");
+    if (*out_laid) put(&e->body, "conv_lay<@_p>(w, o, memory, blockIdx.x);\n");
     else put(&e->body, "conv_filters<@_p, %lld, %d>(w, o, blockIdx.x);\n", (long long)c->padded, c->turned);
     return blocks;
 }
@@ -10289,9 +10333,10 @@ static void emit_conv_lay(emit *e, const conv_rows *c, bool x, bool w) {
     if (lay) emit_pointer(e, "u16", false, "rows", rows_param(e, c->x_rows, c->x_at));
     if (w) filters = emit_filters(e, c, rows_param(e, c->w_rows, c->w_at), lay > 0, &laid);
     else emit_await(e);
+    if (!w) put_lay_memory(e, true, false);
     if (lay)
-        put(&e->body, "  %sconv_lay%s<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
-            c->pixel ? "_pixels" : "", (long long)filters);
+        put(&e->body, "  %sconv_lay%s<@_l>(x, rows, %s(int)blockIdx.x - %lld);\n", filters ? "else " : "",
+            c->pixel ? "_pixels" : "", c->pixel ? "" : "memory, ", (long long)filters);
     emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
 }
 
