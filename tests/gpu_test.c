@@ -2785,6 +2785,11 @@ static const struct back_form {
       false },
     { GN_BF16, 64, 64, 128, 1, 28, 28, { .groups = 1, .stride = { 2, 2 } }, 1, false },
     { GN_F16, 40, 48, 32, 2, 13, 17, { .groups = 2, .before = { 2, 1 }, .after = { 0, 1 } }, 3, false },
+    /* places of all images that no 64 divide */
+    { GN_BF16, 5, 64, 72, 1, 9, 11, { .before = { 1, 1 }, .after = { 1, 1 } }, 3, false },
+    { GN_F16, 3, 96, 40, 1, 15, 13, { .stride = { 2, 2 } }, 1, false },
+    { GN_BF16, 7, 40, 136, 1, 14, 19, { .stride = { 1, 2 }, .dilation = { 2, 1 }, .before = { 3, 0 } }, 3, false },
+    { GN_BF16, 3, 168, 64, 1, 12, 9, { .before = { 2, 2 }, .after = { 2, 1 } }, 5, false },
     { GN_BF16, 8, 64, 128, 1, 28, 28, { .groups = 1, .stride = { 2, 2 } }, 1, true },
     { GN_F16, 3, 128, 96, 1, 56, 56, { .groups = 1, .stride = { 2, 2 } }, 1, true },
     { GN_BF16,
