@@ -1877,12 +1877,20 @@ typedef struct packed_form {
     int64_t dtype, offset, strides[5], groups, filters, channels, padded, kernel[3], pixel, transposed, turned;
 } packed_form;
 
+/* What becomes rows of channels: (images, groups and channels, places) with any strides. Compared as bytes. */
+typedef struct conv_planes {
+    int64_t images, groups, channels, in[3], strides[5], offset, padded;
+} conv_planes;
+
 /* Filters of a weight as a plan's kernels read them, and where in scratch memory they are packed in each run when there
-   is no room to keep them. */
+   is no room to keep them; or (rows) what a convolution lays. Where another one read the same before (again: 1 + its
+   part), a run whose block has room behind the plan's memory keeps the first ones there, from kept_at on. */
 typedef struct packed_part {
     packed_form form;
-    uint32_t node; /* of the weight */
-    size_t bytes, scratch_at;
+    conv_planes planes;
+    bool rows, kept;
+    uint32_t node, again; /* node: of the weight, or the base of what is laid */
+    size_t bytes, scratch_at, kept_at;
 } packed_part;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
@@ -1988,7 +1996,9 @@ typedef struct emit {
     text types, signature, body; /* before the kernel, its parameters, its statements; '@' stands for its name */
     size_t scratch, rows;        /* bytes that the kernels of one op use at most; rows: what is known of rows, for the
                                      kernels after them */
-    append_done *appends;        /* in-place appends so far, in their order */
+    uint32_t laid[2];            /* parts of rows that the latest launch leaves laid, and which launch that is */
+    size_t n_laid, laid_by;
+    append_done *appends; /* in-place appends so far, in their order */
     uint32_t n_appends;
     bool may_fault;               /* the kernel that is written, by what is no append */
     uint32_t last_fault;          /* 1 + the last launch that may, 0: none */
@@ -9329,7 +9339,7 @@ static const char conv_rows_text[] =
     "// x as rows of channels: (images, places, groups, CP), zeros from channel CG of a group on; tiles of 64 by 64. "
     "P: XN XC X0 X1 X2 (strides), I1 I2, IN (places), CG CP GROUPS, V places that are read at once, ACROSS, DOWN "
     "(tiles)\n"
-    "// FEW: eight channels in all, a thread a place.\n"
+    "// FEW: eight channels in all, a thread a place. memory: shared, MEMORY elements\n"
     "template <class P> M void conv_lay_few(const u16 *x, u16 *o, int block) {\n"
     "  const int at = block % P::ACROSS * 256 + threadIdx.x;\n"
     "  const i64 n = block / P::ACROSS, from = n * P::XN + at / (P::I1 * P::I2) * P::X0 + at / P::I2 % P::I1 * P::X1 + "
@@ -9339,9 +9349,38 @@ static const char conv_rows_text[] =
     "  UNROLL for (int c = 0; c < 8; c++) v[c] = c < P::CG ? x[from + c * P::XC] : (u16)0;\n"
     "  vput<8>(o + (n * P::IN + at) * 8, v);\n"
     "}\n"
-    "template <class P> M void conv_lay(const u16 *x, u16 *o, int block) {\n"
+    "// WHOLE: planes of IN places that follow each other, not all from multiples of 16 bytes on: a block has all "
+    "places of 64 channels.\n"
+    "template <class P> M void conv_lay_whole(const u16 *x, u16 *o, u16 *tile, int block) {\n"
+    "  enum { WIDTH = P::GROUPS * P::CP, PITCH = ((P::IN + 1) / 2 | 1) * 2, N = P::WHOLE ? (P::IN + 31) / 32 : 1 };\n"
+    "  const int t = threadIdx.x, left = block % P::DOWN * 64, rows = WIDTH - left < 64 ? WIDTH - left : 64;\n"
+    "  const i64 n = block / P::DOWN;\n"
+    "  u16 v[N][8];\n"
+    "  UNROLL for (int q = 0; q < N; q++) {\n"
+    "    const int e = (t + q * 256) * 8;\n"
+    "    if (e < rows * P::IN) vload<8>(v[q], x + n * P::XN + left * P::IN + e);\n"
+    "  }\n"
+    "  UNROLL for (int q = 0; q < N; q++) {\n"
+    "    const int e = (t + q * 256) * 8;\n"
+    "    int c = e / P::IN, p = e % P::IN;\n"
+    "    if (e >= rows * P::IN) continue;\n"
+    "    UNROLL for (int j = 0; j < 8; j++, p++) {\n"
+    "      if (p == P::IN) { p = 0; c++; }\n"
+    "      tile[c * PITCH + p] = v[q][j];\n"
+    "    }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (int i = t; i < P::IN * 8; i += 256) {\n"
+    "    const int p = i / 8, c = i % 8 * 8;\n"
+    "    u16 w[8];\n"
+    "    UNROLL for (int j = 0; j < 8; j++) w[j] = tile[(c + j) * PITCH + p];\n"
+    "    if (c < rows) vput<8>(o + (n * P::IN + p) * WIDTH + left + c, w);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void conv_lay(const u16 *x, u16 *o, u16 *memory, int block) {\n"
     "  if (P::FEW) { conv_lay_few<P>(x, o, block); return; }\n"
-    "  __shared__ u16 tile[64][66];\n"
+    "  if (P::WHOLE) { conv_lay_whole<P>(x, o, memory, block); return; }\n"
+    "  u16 (*tile)[66] = (u16 (*)[66])memory;\n"
     "  enum { EACH = 64 / P::V, LINES = 256 / EACH, WIDTH = P::GROUPS * P::CP };\n"
     "  const int t = threadIdx.x, place = block % P::ACROSS * 64, left = block / P::ACROSS % P::DOWN * 64;\n"
     "  const i64 n = block / (P::ACROSS * P::DOWN);\n"
@@ -9440,8 +9479,9 @@ static const char conv_rows_text[] =
     "template <class P> M int conv_phase(int p) { return P::PHASES == 1 ? 0 : p / (P::BW * P::LOT) % P::PHASES; }\n"
     "template <class P> M int conv_column(int p) { enum { W = P::BW * P::LOT }; return P::PHASES == 1 ? p : p / (W * "
     "P::PHASES) * W + p % W; }\n"
-    "// The image n and the place in the result of a column, -1: none.\n"
+    "// The image n and the place in the result of a column, -1: none. CROSS: a place's columns are all images.\n"
     "template <class P> M int conv_spot(int p, int *n) {\n"
+    "  if (P::CROSS) { *n = p % P::PITCH; return p < P::PLACES && *n < P::IMAGES ? p / P::PITCH : -1; }\n"
     "  const int q = conv_column<P>(p), at = q % P::PITCH, f = conv_phase<P>(p);\n"
     "  *n = q / P::PITCH;\n"
     "  if (q >= P::PLACES || at >= P::SPOTS) return -1;\n"
@@ -9651,16 +9691,25 @@ static const char warpgroup_conv_text[] =
     "window is all of x; both sides are planes of one channel after the other, by boxes of 64 places. P as for "
     "conv_tensor; PIECES of 64 channels of a tap (PLANAR: of 64 places of a channel, STEPS in all), TOTAL tiles, "
     "mma(d, a, b), KC blocks of a cluster that share the steps of a tile, or PARTS of them\n"
+    "// CROSS: k runs over channels and taps, STEPS of 64, across rows of images, which windows of taps pick. AT: it "
+    "runs across rows of filters, by boxes of 64.\n"
     "template <class P> M u32 conv_tile_first() { return P::PARTS > 1 ? blockIdx.x % P::TOTAL : blockIdx.x / P::KC; }\n"
     "template <class P> M int conv_share(int rank) { return P::PARTS > 1 ? (int)(blockIdx.x / P::TOTAL) : rank; }\n"
     "// A block's share of the steps of a tile, all but the last's.\n"
-    "template <class P> M int conv_all(const conv_window &win) { return P::PLANAR ? (int)P::STEPS : win.taps * "
-    "P::PIECES; }\n"
+    "template <class P> M int conv_all(const conv_window &win) { return P::PLANAR || P::CROSS ? (int)P::STEPS : "
+    "win.taps * P::PIECES; }\n"
     "template <class P> M int conv_span(const conv_window &win) { return (conv_all<P>(win) + P::KC * P::PARTS - 1) / "
     "(P::KC * P::PARTS); }\n"
     "template <class P> M int conv_steps(const conv_window &win, int rank) {\n"
     "  const int left = conv_all<P>(win) - conv_span<P>(win) * rank;\n"
     "  return left > conv_span<P>(win) ? conv_span<P>(win) : left > 0 ? left : 0;\n"
+    "}\n"
+    "template <class P> M void conv_cross(const tmap *rows, u32 to, int col, int k, u32 bar) {\n"
+    "  const int n = k / (P::K1 * P::K2), h = k / P::K2 % P::K1 * P::DL1 - P::B1, w = k % P::K2 * P::DL2 - P::B2;\n"
+    "  UNROLL for (int i = 0; i < P::BW; i += 64) {\n"
+    "    const int p = col + i < P::PLACES ? col + i : 0, at = p / P::PITCH;\n"
+    "    window_load(to + i * 128, rows, p % P::PITCH, w, h, n, at % P::O2 * P::S2, at / P::O2 * P::S1, bar);\n"
+    "  }\n"
     "}\n"
     "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, int "
     "rank) {\n"
@@ -9679,9 +9728,14 @@ static const char warpgroup_conv_text[] =
     "win.c.n;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
-    "      box_load(to, filters, P::PLANAR ? c : P::TR ? conv_tap<P>(win, 0, t1, t2) * P::CP + c : k * 64, (int)z * "
+    "      if (P::AT) UNROLL for (int i = 0; i < P::BM; i += 64) box_load(to + i * 128, filters, row + i, k * 64, 0, "
+    "0, "
+    "bar);\n"
+    "      else box_load(to, filters, P::PLANAR ? c : P::TR ? conv_tap<P>(win, 0, t1, t2) * P::CP + c : k * 64, (int)z "
+    "* "
     "P::m + row, P::PLANAR ? tap : 0, 0, bar);\n"
-    "      if (P::PLANAR) box_load(to + A, rows, c, col, channel + tap, 0, bar);\n"
+    "      if (P::CROSS) conv_cross<P>(rows, to + A, col, k * 64, bar);\n"
+    "      else if (P::PLANAR) box_load(to + A, rows, c, col, channel + tap, 0, bar);\n"
     "      else if (!P::FLAT) window_load(to + A, rows, channel + c, w, h, n, t2 * P::DL2 + win.c.start + P::B2, t1 * "
     "P::DL1 + win.b.start + P::B1, bar);\n"
     "      else UNROLL for (int i = 0; i < P::BW; i += 64) box_load(to + A + i * 128, rows, (p + i) % P::PITCH, "
@@ -9696,7 +9750,8 @@ static const char warpgroup_conv_text[] =
     "  wgmma_fence();\n"
     "  const u64 a = panel(at + (P::BM > 64 ? wg * 8192 : 0), 8192), b = panel(at + A + (P::BM > 64 ? 0 : wg * "
     "(P::WIDE * 128)), 8192);\n"
-    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, a + q * 2, b + q * (P::FLAT ? 128 : 2));\n"
+    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, a + q * (P::AT ? 128 : 2), b + q * (P::FLAT || "
+    "P::CROSS ? 128 : 2));\n"
     "  wgmma_commit();\n"
     "}\n"
     "template <class P> M void conv_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * "
@@ -9826,15 +9881,19 @@ typedef struct conv_rows {
     int64_t reach[3];               /* from the first window's begin to its last tap */
     int64_t from[3], pitch;         /* strides of x; columns of the product for an image */
     int64_t pixel, line, real[4];   /* see conv_rows_join */
-    bool transposed, turned, fed, flat, planar;
+    bool transposed, turned, fed, flat, planar, cross;
     int height, width, stages, cluster, parts, blocks, step, warps[2]; /* parts: of k, which a second kernel adds up */
     bool apart; /* see conv_rows_apart: places of the result then, strides, and what is before the first */
     int64_t wide[3], steps[3], lead[3];
-    size_t apart_at;     /* in scratch memory */
-    bool x_lies, w_lies; /* as the kernel reads it */
-    uint32_t w_packed;   /* 1 + the place of filters that are packed once, 0: they are packed in each run */
-    size_t w_at;         /* in scratch memory, behind the rows */
-    int64_t strides[4];  /* of the rows, elements: images, axes */
+    size_t apart_at;         /* in scratch memory */
+    bool x_lies, w_lies;     /* as the kernel reads it */
+    bool w_across;           /* in rows of filters, see AT */
+    uint32_t w_packed;       /* 1 + the place of filters that are packed once, 0: they are packed in each run */
+    uint32_t x_rows, w_rows; /* 1 + the parts of rows, 0: they are none */
+    bool x_laid, w_laid;     /* by the convolution before */
+    size_t x_at, w_at;       /* in scratch memory */
+    size_t x_bytes, w_bytes;
+    int64_t strides[4]; /* of the rows, elements: images (cross: channels), axes */
 } conv_rows;
 
 /* Few channels: the taps of the last axis are one tap, of all their channels, where each begins at 16 bytes. Places are
@@ -10044,6 +10103,46 @@ static bool conv_is_planar(const emit *e, const conv_rows *c) {
     return is && conv_is_planes(e, c->x, c->in, c->from) && conv_is_planes(e, c->w, c->in, from);
 }
 
+/* Channels, or what takes their place, of rows that begin at multiples of 16 bytes. */
+static int64_t conv_eights(int64_t n) { return blocks_for(n, 8) * 8; }
+
+/* Of one place, what is between the taps is not looked at. */
+static void conv_rows_cross(conv_rows *c) {
+    c->inside = 1;
+    for (int i = 0; i < 3; i++) {
+        if (c->out[i] == 1 && !c->before[i] && (c->kernel[i] - 1) * c->dilation[i] < c->in[i]) {
+            c->in[i] = c->kernel[i];
+            c->from[i] *= c->dilation[i];
+            c->dilation[i] = 1;
+        }
+        c->inside *= c->in[i];
+    }
+    c->pitch = blocks_for(c->images, 64) * 64;
+    c->padded = conv_eights(c->filters);
+}
+
+/* Filters of many taps and few places, as in a gradient by the filters of several taps: a product across rows of images
+   and rows of filters, which are the rows of channels of the convolution whose gradient it is; so x and the gradient
+   are laid as for that one and for its gradient by x. Filters that are packed once stay as they are packed. */
+static bool conv_is_crossed(const emit *e, const conv_rows *c) {
+    enum { MANY = 32 };
+    conv_rows t = *c;
+    bool is = emit_has_warpgroups(e) && (cu.window_map || e->device->compile_only) && !e->invariant && !c->transposed &&
+              !c->turned && !c->pixel && c->groups == 1 && c->residual == GN_NO_NODE && c->taps >= MANY &&
+              c->places < c->taps && (c->images % 64 == 0 || c->images % 64 > 31) && c->in[0] == 1 &&
+              c->kernel[0] == 1 && c->out[0] == 1 && c->stride[0] == 1 && !c->before[0] &&
+              e->part->nodes[e->layout->lay[c->w].base].leaf != GN_LEAF_WEIGHT;
+    conv_rows_cross(&t);
+    is = is && (double)t.channels * (double)t.inside * (double)t.pitch < 0x1p30 &&
+         (double)t.channels * (double)t.taps * (double)t.padded < 0x1p30;
+    for (int i = 1; i < 3 && is; i++) {
+        int64_t upper = (t.kernel[i] - 1) * t.dilation[i] - t.before[i] - (t.in[i] - 1);
+        is = t.dilation[i] <= 8 && (t.out[i] - 1) * t.stride[i] <= 255 && t.before[i] <= 128 && t.before[i] >= -127 &&
+             upper >= -128 && upper <= 127;
+    }
+    return is;
+}
+
 /* Warpgroup kernels: tile, stages, parts of k (blocks of a cluster), blocks that a processor has at once; what a step
    of 64 k and what the end of a tile takes (us, measured on an H100). Forms of two blocks hide much of the ends. */
 static const struct fed_form {
@@ -10057,6 +10156,8 @@ static const struct fed_form {
 
 /* Columns of a phase, and the k of one in the mean. */
 static product conv_product(const conv_rows *c) {
+    if (c->cross)
+        return (product){ .m = c->filters, .n = c->places * c->pitch, .k = c->channels * c->taps, .batches = 1 };
     return (product){ .m = c->filters,
                       .n = c->images * c->spots,
                       .k = c->planar ? c->channels * blocks_for(c->taps, 64) * 64
@@ -10072,7 +10173,7 @@ static double fed_us(const emit *e, const conv_rows *c, const struct fed_form *f
     const bool residual = c->residual != GN_NO_NODE;
     const int64_t tiles = blocks_for(p.m, f->height) * blocks_for(p.n, f->width) * p.batches * f->parts,
                   steps = blocks_for(blocks_for(p.k, 64), f->parts),
-                  most = c->planar ? steps : blocks_for(blocks_for(c->most * c->padded, 64), f->parts),
+                  most = c->planar || c->cross ? steps : blocks_for(blocks_for(c->most * c->padded, 64), f->parts),
                   processors = emit_processors(e), turns = blocks_for(tiles, f->blocks * processors) * f->blocks;
     if (f->blocks > 1 && (tiles <= processors || (residual && !conv_keeps(e, c)))) return 1e300;
     if (tiles >= 0x7fffffff || (f->parts > 1 && (steps < FED_STEPS || !emit_has_clusters(e)))) return 1e300;
@@ -10093,7 +10194,7 @@ static int conv_parts(const emit *e, int64_t tiles, int64_t steps, int64_t least
 /* What both kernels take (us, of an H100): a step of 64 k 0.54 for one block, as for two on a processor. */
 static double conv_parts_us(const emit *e, const conv_rows *c, conv_rows *out) {
     *out = *c;
-    out->fed = out->flat = out->planar = false;
+    out->fed = out->flat = out->planar = out->cross = false;
     out->pitch = c->spots;
     out->padded = blocks_for(c->channels, c->transposed ? 32 : 8) * (c->transposed ? 32 : 8);
     const product p = conv_product(out);
@@ -10123,7 +10224,8 @@ static double fed_parts_us(const emit *e, const conv_rows *c, const struct fed_f
 /* Tiles of columns of all phases. What runs at once is a lot: of one phase, so that blocks have as many steps each, and
    the others follow, so that what lies between its places in memory is written soon. */
 static int64_t conv_columns(const emit *e, const conv_rows *c, int64_t *out_lot) {
-    const int64_t columns = blocks_for(c->images * c->pitch, c->width), down = blocks_for(c->filters, c->height),
+    const int64_t columns = blocks_for((c->cross ? c->spots : c->images) * c->pitch, c->width),
+                  down = blocks_for(c->filters, c->height),
                   once = emit_processors(e) * (c->blocks > 1 ? c->blocks : 1) / (down < 16 ? down : 16),
                   lots = c->phases > 1 ? blocks_for(columns, once > 1 ? once : 1) : 1;
     *out_lot = blocks_for(columns, lots);
@@ -10134,11 +10236,13 @@ static void conv_rows_choose(const emit *e, conv_rows *c) {
     conv_rows parts;
     conv_rows_phases(c);
     c->planar = conv_is_planar(e, c);
-    c->fed = c->planar || conv_is_fed(e, c);
-    c->flat = !c->planar && c->fed && conv_is_flat(e, c);
+    c->cross = !c->planar && conv_is_crossed(e, c);
+    c->fed = c->planar || c->cross || conv_is_fed(e, c);
+    c->flat = !c->planar && !c->cross && c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->spots, 64) * 64 : c->spots;
     c->padded = blocks_for(c->channels, 64) * 64;
     const double us = conv_parts_us(e, c, &parts);
+    if (c->cross) conv_rows_cross(c);
     if (!c->fed) {
         *c = parts;
         return;
@@ -10173,37 +10277,150 @@ static void conv_rows_choose(const emit *e, conv_rows *c) {
 static void conv_rows_lie(const emit *e, conv_rows *c) {
     const gn_view *x = view_of(e, c->x), *w = view_of(e, c->w);
     int first = 3 - c->axes;
-    int64_t width = c->groups * blocks_for(c->channels, 8) * 8, along = width, down = w->strides[0];
-    bool lies = x->strides[1] == 1 && c->channels % 8 == 0 && base_offset(e, c->x) % 16 == 0 && x->strides[0] >= 0 &&
-                x->strides[0] % 8 == 0 && is_small(x);
+    int64_t width = c->cross ? conv_eights(c->images) : c->groups * conv_eights(c->channels), along = width,
+            down = w->strides[0];
+    bool lies = !c->cross && !c->pixel && x->strides[1] == 1 && c->channels % 8 == 0 &&
+                base_offset(e, c->x) % 16 == 0 && x->strides[0] >= 0 && x->strides[0] % 8 == 0 && is_small(x);
     for (int i = 0; i < c->axes; i++) lies = lies && c->from[first + i] > 0 && c->from[first + i] % 8 == 0;
-    lies = lies && !c->pixel;
     c->x_lies = c->flat || c->planar || (lies && (x->strides[0] > 0 || c->images == 1));
-    c->w_lies = c->planar || (!c->transposed && !c->turned && !c->pixel && c->taps == 1 && w->strides[1] == 1 &&
-                              c->channels % 8 == 0 && down > 0 && down == c->channels &&
+    c->w_lies = c->planar || (!c->cross && !c->transposed && !c->turned && !c->pixel && c->taps == 1 &&
+                              w->strides[1] == 1 && c->channels % 8 == 0 && down > 0 && down == c->channels &&
                               base_offset(e, c->w) % 16 == 0 && c->channels == c->padded);
+    c->w_across = c->cross || (c->fed && c->turned && !c->planar && c->taps == 1 && c->groups == 1 &&
+                               w->strides[1] == 1 && down > 0 && down % 8 == 0 && base_offset(e, c->w) % 16 == 0);
+    c->w_lies = c->w_lies || (c->w_across && !c->cross);
     for (int i = 3; i >= 0; i--) {
         c->strides[i] = c->x_lies ? (i == 0 ? x->strides[0] : i <= first ? 8 : c->from[i - 1]) : along;
         if (i) along *= c->in[i - 1];
     }
     if (c->x_lies && !c->strides[0]) c->strides[0] = 8;
-    size_t lines = c->x_lies ? 0 : (size_t)(c->images * c->inside * width) * 2;
+    c->x_bytes = c->x_lies ? 0 : (size_t)((c->cross ? c->channels : c->images) * c->inside * width) * 2;
     if (c->pixel) {
         const int64_t of[4] = { c->in[0] * c->in[1] * c->line, c->in[1] * c->line, c->line, 0 };
         memcpy(c->strides, of, sizeof of);
         c->strides[3] = c->line > c->channels ? (c->line - c->channels) / (c->out[2] - 1) : 8;
-        lines = (size_t)(c->images * of[0]) * 2;
+        c->x_bytes = (size_t)(c->images * of[0]) * 2;
     }
-    c->w_at = gn_size_align(lines, 256);
+    c->w_bytes = c->w_lies ? 0 : (size_t)((c->cross ? c->channels : c->groups * c->filters) * c->taps * c->padded) * 2;
 }
 
-/* What becomes rows of channels: (images, groups and channels, places) with any strides. */
-typedef struct conv_planes {
-    int64_t images, groups, channels, in[3], strides[5], offset, padded;
-} conv_planes;
+/* x as rows of channels, or (cross) of images. */
+static conv_planes conv_x_planes(const emit *e, const conv_rows *c) {
+    const int64_t *n = view_of(e, c->x)->strides;
+    return (conv_planes){ .images = c->cross ? c->channels : c->images,
+                          .groups = c->groups,
+                          .channels = c->cross ? c->images : c->channels,
+                          .in = { c->in[0], c->in[1], c->in[2] },
+                          .strides = { n[c->cross], n[!c->cross], c->from[0], c->from[1], c->from[2] },
+                          .offset = base_offset(e, c->x),
+                          .padded = conv_eights(c->cross ? c->images : c->channels) };
+}
+
+/* The filters as rows of channels, or (cross) their channels as rows of filters. */
+static conv_planes conv_w_planes(const emit *e, const conv_rows *c) {
+    const gn_view *w = view_of(e, c->w);
+    conv_planes p = { .images = c->cross ? c->channels : c->groups * c->filters,
+                      .groups = 1,
+                      .channels = c->cross ? c->filters : c->channels,
+                      .in = { c->kernel[0], c->kernel[1], c->kernel[2] },
+                      .strides = { w->strides[c->cross], w->strides[!c->cross] },
+                      .offset = base_offset(e, c->w),
+                      .padded = c->padded };
+    for (int i = 0; i < c->axes; i++) p.strides[5 - c->axes + i] = w->strides[2 + i];
+    return p;
+}
+
+/* Among the places of a run. */
+static uint32_t packed_node(const emit *e, size_t pack) {
+    return e->part->n_nodes + e->part->n_updates + (uint32_t)pack;
+}
+
+/* Plans have room for so many packs: filters, and rows of both sides. */
+static size_t packs_most(const gn_part *p) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) n += p->nodes[i].leaf == GN_LEAF_NONE && p->nodes[i].op == GN_OP_CONV;
+    return 3 * n;
+}
+
+/* ---- rows: those that the convolution before has laid still lie in scratch memory, others may have been kept ---- */
+
+static bool rows_are(const packed_part *k, uint32_t base, const conv_planes *planes) {
+    return k->rows && k->node == base && memcmp(&k->planes, planes, sizeof *planes) == 0;
+}
+
+/* 1 + the part of the convolution before, whose kernels are the latest ones; 0: it did not lay them. */
+static uint32_t rows_there(const emit *e, uint32_t base, const conv_planes *planes) {
+    for (size_t i = 0; i < e->n_laid && e->laid_by == e->n_launches; i++)
+        if (rows_are(&e->packs[e->laid[i] - 1], base, planes)) return e->laid[i];
+    return 0;
+}
+
+/* 1 + the part of rows that are laid at `at`. A value of the plan is what it was when they were laid before. */
+static uint32_t rows_add(emit *e, uint32_t base, const conv_planes *planes, size_t at, size_t bytes) {
+    packed_part k = { .planes = *planes, .rows = true, .node = base, .bytes = bytes, .scratch_at = at };
+    const bool value = e->part->nodes[base].leaf == GN_LEAF_NONE && e->layout->lay[base].place == GN_PLACE_BLOCK;
+    for (size_t i = 0; i < e->n_packs && value && !k.again; i++)
+        if (rows_are(&e->packs[i], base, planes)) k.again = (uint32_t)i + 1;
+    if (!grow(&e->packs, e->n_packs, &e->cap_packs, sizeof k)) {
+        e->failed = true;
+        return 0;
+    }
+    if (k.again) e->packs[k.again - 1].kept = true;
+    e->packs[e->n_packs] = k;
+    return (uint32_t)++e->n_packs;
+}
+
+/* Places in scratch memory, behind what is there already. Returns the first byte behind. */
+static size_t conv_rows_place(emit *e, conv_rows *c) {
+    const conv_planes planes[2] = { conv_x_planes(e, c), conv_w_planes(e, c) };
+    const uint32_t base[2] = { e->layout->lay[c->x].base, e->layout->lay[c->w].base };
+    const size_t bytes[2] = { c->x_bytes, c->w_bytes };
+    const bool is[2] = { !c->x_lies && !c->pixel, c->cross };
+    uint32_t *parts[2] = { &c->x_rows, &c->w_rows };
+    bool *laid[2] = { &c->x_laid, &c->w_laid };
+    size_t *at[2] = { &c->x_at, &c->w_at }, end = 0;
+    for (int i = 0; i < 2; i++) {
+        *parts[i] = is[i] ? rows_there(e, base[i], &planes[i]) : 0;
+        *laid[i] = *parts[i] != 0;
+        if (!*laid[i]) continue;
+        const packed_part *k = &e->packs[*parts[i] - 1];
+        *at[i] = k->scratch_at;
+        if (k->scratch_at + k->bytes > end) end = k->scratch_at + k->bytes;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (*laid[i]) continue;
+        *at[i] = end = gn_size_align(end, 256);
+        if (is[i]) *parts[i] = rows_add(e, base[i], &planes[i], end, bytes[i]);
+        end = gn_size_add(end, bytes[i]);
+    }
+    return end;
+}
+
+/* For the convolution after it. */
+static void conv_note_laid(emit *e, const conv_rows *c) {
+    e->n_laid = 0;
+    e->laid_by = e->n_launches;
+    if (c->x_rows) e->laid[e->n_laid++] = c->x_rows;
+    if (c->w_rows) e->laid[e->n_laid++] = c->w_rows;
+}
+
+/* Where they lie in a run. */
+static param rows_param(const emit *e, uint32_t part, size_t at) {
+    return part ? (param){ PARAM_NODE, packed_node(e, part - 1), 0 }
+                : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at };
+}
+
+/* Shared memory of conv_lay for x, for the filters or for both. */
+static void put_lay_memory(emit *e, bool x, bool w) {
+    put(&e->body, "  __shared__ u16 memory[%s];\n",
+        !w   ? "@_l::MEMORY"
+        : !x ? "@_p::MEMORY"
+             : "(int)@_l::MEMORY > (int)@_p::MEMORY ? (int)@_l::MEMORY : (int)@_p::MEMORY");
+}
 
 /* What conv_lay calls P. Returns its blocks. */
 static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
+    enum { WHOLE = 256 };
     const bool few = c->groups * c->padded == 8;
     const int64_t *n = c->strides, inside = c->in[0] * c->in[1] * c->in[2], across = blocks_for(inside, few ? 256 : 64),
                   down = blocks_for(c->groups * c->padded, 64);
@@ -10212,14 +10429,18 @@ static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
     for (int64_t i = 2, along = 1; i >= 0 && dense; along *= c->in[i], i--) dense = c->in[i] == 1 || n[2 + i] == along;
     for (int v = 8; v > 1 && dense && wide == 1; v /= 2)
         if (inside % v == 0 && n[0] % v == 0 && n[1] % v == 0 && c->offset % (2 * v) == 0) wide = v;
+    const bool whole = dense && !few && wide < 8 && inside <= WHOLE && n[1] == inside && n[0] % 8 == 0 &&
+                       c->channels == c->padded && c->offset % 16 == 0;
     put(&e->types,
         "struct %s { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
-        "%lld, I2 = %lld, IN = %lld, CG = %lld, CP = %lld, GROUPS = %lld, V = %d, ACROSS = %lld, DOWN = %lld, FEW = %d "
-        "}; };\n",
+        "%lld, I2 = %lld, IN = %lld, CG = %lld, CP = %lld, GROUPS = %lld, V = %d, ACROSS = %lld, DOWN = %lld, FEW = "
+        "%d, "
+        "WHOLE = %d, MEMORY = %lld }; };\n",
         name, (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], (long long)n[4], (long long)c->in[1],
         (long long)c->in[2], (long long)inside, (long long)c->channels, (long long)c->padded, (long long)c->groups,
-        wide, (long long)across, (long long)down, few);
-    return across * down * c->images;
+        wide, (long long)across, (long long)down, few, whole,
+        (long long)(few ? 1 : 64 * (whole ? ((inside + 1) / 2 | 1) * 2 : 66)));
+    return (whole ? 1 : across) * down * c->images;
 }
 
 /* What conv_lay_pixels calls P. Returns its blocks. */
@@ -10228,7 +10449,8 @@ static int64_t put_conv_pixels(emit *e, const conv_rows *c) {
     const int64_t lines = c->images * c->in[0] * c->in[1];
     put(&e->types,
         "struct @_l { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
-        "%lld, I2 = %lld, IN = %lld, CG = %lld, PX = %lld, EACH = %lld, LINES = %lld, BEFORE = %lld }; };\n",
+        "%lld, I2 = %lld, IN = %lld, CG = %lld, PX = %lld, EACH = %lld, LINES = %lld, BEFORE = %lld, MEMORY = 1 }; "
+        "};\n",
         (long long)x->strides[0], (long long)x->strides[1], (long long)c->from[0], (long long)c->from[1],
         (long long)c->from[2], (long long)c->in[1], (long long)c->real[1], (long long)(c->in[0] * c->in[1]),
         (long long)c->real[0], (long long)c->pixel, (long long)(c->line / 8), (long long)lines, (long long)c->real[3]);
@@ -10271,18 +10493,12 @@ static packed_form packed_form_of(const emit *e, const conv_rows *c) {
 static int64_t put_conv_filters(emit *e, const conv_rows *c, bool *out_laid) {
     enum { MANY = 32 };
     const packed_form form = packed_form_of(e, c);
-    *out_laid = c->taps >= MANY && !form.transposed && !c->pixel;
+    *out_laid = c->cross || (c->taps >= MANY && !form.transposed && !c->pixel);
     if (!*out_laid) {
         put_filters(e, c, &form);
         return blocks_for(c->groups * c->filters * (c->padded / 2), 256);
     }
-    conv_planes p = { .images = c->groups * c->filters,
-                      .groups = 1,
-                      .channels = c->channels,
-                      .in = { c->kernel[0], c->kernel[1], c->kernel[2] },
-                      .offset = form.offset,
-                      .padded = c->padded };
-    memcpy(p.strides, form.strides, sizeof p.strides);
+    const conv_planes p = conv_w_planes(e, c);
     return put_conv_lay(e, "@_p", &p);
 }
 
@@ -10293,31 +10509,17 @@ static int64_t emit_filters(emit *e, const conv_rows *c, param to, bool more, bo
     emit_node(e, c->w, type, true, "w");
     emit_pointer(e, type, false, "o", to);
     emit_await(e);
+    if (more || *out_laid) put_lay_memory(e, more, *out_laid);
     if (more) put(&e->body, "  if (blockIdx.x < %lldu) ", (long long)blocks);
-    if (*out_laid) put(&e->body, "conv_lay<@_p>(w, o, blockIdx.x);\n");
+    if (*out_laid) put(&e->body, "conv_lay<@_p>(w, o, memory, blockIdx.x);\n");
     else put(&e->body, "conv_filters<@_p, %lld, %d>(w, o, blockIdx.x);\n", (long long)c->padded, c->turned);
     return blocks;
-}
-
-/* Among the places of a run. */
-static uint32_t packed_node(const emit *e, size_t pack) {
-    return e->part->n_nodes + e->part->n_updates + (uint32_t)pack;
-}
-
-/* Plans have room for so many packs. */
-static size_t packs_most(const gn_part *p) {
-    size_t n = 0;
-    for (uint32_t i = 0; i < p->n_nodes; i++) n += p->nodes[i].leaf == GN_LEAF_NONE && p->nodes[i].op == GN_OP_CONV;
-    return n;
 }
 
 /* A weight's filters, which no run changes: a kernel of their own packs them once, see run_packs. */
 static void emit_pack(emit *e, conv_rows *c) {
     uint32_t base = e->layout->lay[c->w].base;
-    packed_part k = { .form = packed_form_of(e, c),
-                      .node = base,
-                      .bytes = (size_t)(c->groups * c->filters * c->taps * c->padded) * 2,
-                      .scratch_at = c->w_at };
+    packed_part k = { .form = packed_form_of(e, c), .node = base, .bytes = c->w_bytes, .scratch_at = c->w_at };
     size_t at = 0;
     if (c->w_lies || e->given || e->part->nodes[base].leaf != GN_LEAF_WEIGHT) return;
     while (at < e->n_packs && (e->packs[at].node != base || e->packs[at].scratch_at != k.scratch_at ||
@@ -10335,28 +10537,41 @@ static void emit_pack(emit *e, conv_rows *c) {
     c->w_packed = (uint32_t)at + 1;
 }
 
-/* x and the filters to scratch memory, where they do not lie so: some blocks of one kernel each. */
-static void emit_conv_ready(emit *e, const conv_rows *c) {
-    const gn_view *x = view_of(e, c->x);
-    conv_planes planes = { c->images,
-                           c->groups,
-                           c->channels,
-                           { c->in[0], c->in[1], c->in[2] },
-                           { x->strides[0], x->strides[1], c->from[0], c->from[1], c->from[2] },
-                           base_offset(e, c->x),
-                           blocks_for(c->channels, 8) * 8 };
+/* x and the filters to scratch memory: some blocks of one kernel each. */
+static void emit_conv_lay(emit *e, const conv_rows *c, bool x, bool w) {
+    const conv_planes planes = conv_x_planes(e, c);
     bool laid = false;
-    int64_t filters = 0, lay = c->x_lies ? 0 : c->pixel ? put_conv_pixels(e, c) : put_conv_lay(e, "@_l", &planes);
-    if (!lay && (c->w_lies || c->w_packed)) return;
+    int64_t filters = 0, lay = !x ? 0 : c->pixel ? put_conv_pixels(e, c) : put_conv_lay(e, "@_l", &planes);
     emit_early(e);
     if (lay) emit_node(e, c->x, "u16", true, "x");
-    if (lay) emit_pointer(e, "u16", false, "rows", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    if (c->w_lies || c->w_packed) emit_await(e);
-    else filters = emit_filters(e, c, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at }, lay > 0, &laid);
+    if (lay) emit_pointer(e, "u16", false, "rows", rows_param(e, c->x_rows, c->x_at));
+    if (w) filters = emit_filters(e, c, rows_param(e, c->w_rows, c->w_at), lay > 0, &laid);
+    else emit_await(e);
+    if (!w) put_lay_memory(e, true, false);
     if (lay)
-        put(&e->body, "  %sconv_lay%s<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
-            c->pixel ? "_pixels" : "", (long long)filters);
+        put(&e->body, "  %sconv_lay%s<@_l>(x, rows, %s(int)blockIdx.x - %lld);\n", filters ? "else " : "",
+            c->pixel ? "_pixels" : "", c->pixel ? "" : "memory, ", (long long)filters);
     emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
+}
+
+/* Where they do not lie so; what may have been kept by a kernel of its own, which a run leaves out then. */
+static void emit_conv_ready(emit *e, const conv_rows *c) {
+    bool x = !c->x_lies && !c->x_laid, w = !c->w_lies && !c->w_packed && !c->w_laid;
+    const uint32_t again[2] = { x && c->x_rows && e->packs[c->x_rows - 1].again ? c->x_rows : 0,
+                                w && c->w_rows && e->packs[c->w_rows - 1].again ? c->w_rows : 0 };
+    for (int i = 0; i < 2 && !e->failed; i++) {
+        if (!again[i]) continue;
+        emit_conv_lay(e, c, !i, i);
+        if (!e->failed) e->launches[e->n_launches - 1].pack = again[i];
+    }
+    x = x && !again[0];
+    w = w && !again[1];
+    if (x || w) emit_conv_lay(e, c, x, w);
+}
+
+/* Rows of filters are stored where they lie dense: in a result of one place. */
+static bool conv_cross_keeps(const emit *e, const conv_rows *c) {
+    return c->cross && c->places == 1 && c->filters % 8 == 0 && base_offset(e, c->node) % 16 == 0;
 }
 
 /* What conv_put, conv_tensor, conv_add and (feeds) conv_fed call P. */
@@ -10367,7 +10582,7 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     int64_t r[5] = { 0 }, lot, down = blocks_for(c->filters, c->height), columns = conv_columns(e, c, &lot);
     gn_view dense = gn_view_dense(out->dtype, out->rank, out->dims);
     const gn_view *like = conv_keeps(e, c) ? out : &dense;
-    bool lies = residual != NULL;
+    bool lies = residual != NULL, keeps = conv_keeps(e, c) || conv_cross_keeps(e, c);
     int wide = c->transposed ? 1 : 8;
     text *t = &e->types;
     while (wide > 1 && (c->places % wide || (!c->apart && base_offset(e, c->node) % (2 * wide)))) wide /= 2;
@@ -10378,15 +10593,15 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     lies = lies && base_offset(e, c->residual) % (conv_keeps(e, c) ? 16 : 2 * wide) == 0;
     put(t,
         "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DOWN "
-        "= %d, DENSE = %d, V = "
-        "%d, FED = %d, FLAT = %d, PLANAR = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, "
-        "SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = %lld, CP = %lld, DEEP = %lld,\n",
+        "= %d, DENSE = %d, V = %d, FED = %d, FLAT = %d, PLANAR = %d, CROSS = %d, AT = %d, PITCH = %lld, m = %lld, "
+        "FILTERS = %lld, PLACES = %lld, IMAGES = %lld, OUT = %lld, SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = "
+        "%lld, CP = %lld, DEEP = %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
-        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), conv_keeps(e, c) || wide < 4, lies,
-        wide, c->fed, c->flat, c->planar, (long long)c->pitch, (long long)c->filters,
-        (long long)(c->groups * c->filters), (long long)(c->images * c->pitch), (long long)c->places,
-        (long long)c->spots, (long long)c->phases, (long long)lot,
-        (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
+        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, keeps, keeps || c->cross || wide < 4, lies, wide,
+        c->fed, c->flat, c->planar, c->cross, c->w_across, (long long)c->pitch, (long long)c->filters,
+        (long long)(c->groups * c->filters), (long long)((c->cross ? c->spots : c->images) * c->pitch),
+        (long long)c->images, (long long)c->places, (long long)c->spots, (long long)c->phases, (long long)lot,
+        (long long)(c->x_lies ? c->channels : conv_eights(c->channels)), (long long)c->padded,
         (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld, TILES = %lld",
         c->height, c->width, c->step, c->warps[0], c->warps[1], c->parts, (long long)down, (long long)columns,
@@ -10410,13 +10625,15 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     put(t,
         "  static M C least() { return (C)gn_f64(0x%llxull); }\n  static M C most() { return (C)gn_f64(0x%llxull); }\n",
         (unsigned long long)a[2], (unsigned long long)a[3]);
-    const int64_t pieces = blocks_for(c->planar ? c->taps : c->padded, 64);
+    const int64_t pieces = blocks_for(c->planar ? c->taps : c->padded, 64),
+                  steps =
+                      c->cross ? blocks_for(c->channels * c->taps, 64) : (c->planar ? c->channels : c->taps) * pieces;
     if (feeds)
         put(t,
             "  enum { STAGES = %d, KC = %d, BLOCKS = %d, STEPS = %lld, PIECES = %lld, WIDE = %d }; static const u32 "
             "TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
-            c->stages, c->cluster, c->blocks, (long long)((c->planar ? c->channels : c->taps) * pieces),
-            (long long)pieces, c->height > 64 ? c->width : c->width / 2, (long long)(down * columns * c->groups));
+            c->stages, c->cluster, c->blocks, (long long)steps, (long long)pieces,
+            c->height > 64 ? c->width : c->width / 2, (long long)(down * columns * c->groups));
     put(t, "};\n");
 }
 
@@ -10433,32 +10650,48 @@ static void emit_planes_map(emit *e, const char *name, const conv_rows *c, uint3
     emit_tensor_map(e, name, &m);
 }
 
-/* The filters, and the windows of the rows, as TMA reads them. */
+/* Rows of the filters' taps, or rows of filters (one for a channel's tap), as TMA reads them. */
+static void emit_filters_map(emit *e, const conv_rows *c) {
+    const gn_view *w = view_of(e, c->w);
+    const uint32_t packed = c->w_packed ? c->w_packed : c->w_rows;
+    const int64_t deep = c->taps * c->padded, across = c->cross ? c->padded : w->strides[0];
+    emit_map(e, "filters", (gn_dtype)w->dtype,
+             &(panels){ .scratch = !c->w_lies && !packed,
+                        .node = c->w_lies ? e->layout->lay[c->w].base
+                                : packed  ? packed_node(e, packed - 1)
+                                          : UINT32_MAX,
+                        .offset = c->w_lies ? base_offset(e, c->w)
+                                  : packed  ? 0
+                                            : (int64_t)c->w_at,
+                        .inner = c->w_across ? c->filters : deep,
+                        .outer = c->w_across ? c->channels * c->taps : c->groups * c->filters,
+                        .stride = c->w_across ? across : deep,
+                        .box_inner = 64,
+                        .box_outer = c->w_across ? 64 : c->height });
+}
+
+/* The filters, and the windows of the rows, as TMA reads them; cross: those of a tap, which change places with taps. */
 static void emit_conv_maps(emit *e, const conv_rows *c) {
     const gn_view *x = view_of(e, c->x);
-    panels filters = { .scratch = !c->w_lies && !c->w_packed,
-                       .node = c->w_lies     ? e->layout->lay[c->w].base
-                               : c->w_packed ? packed_node(e, c->w_packed - 1)
-                                             : UINT32_MAX,
-                       .offset = c->w_lies     ? base_offset(e, c->w)
-                                 : c->w_packed ? 0
-                                               : (int64_t)c->w_at,
-                       .inner = c->taps * c->padded,
-                       .outer = c->groups * c->filters,
-                       .stride = c->taps * c->padded,
-                       .box_inner = 64,
-                       .box_outer = c->height };
+    const bool cross = c->cross;
+    const int64_t *grid = cross ? c->kernel : c->grid, *steps = cross ? c->dilation : c->stride,
+                  channels =
+                      cross ? conv_eights(c->images) : c->groups * (c->x_lies ? c->channels : conv_eights(c->channels));
     tensor_map m = { .windows = true,
-                     .scratch = !c->x_lies,
-                     .node = c->x_lies ? e->layout->lay[c->x].base : UINT32_MAX,
-                     .offset = c->x_lies ? base_offset(e, c->x) : 0,
+                     .scratch = !c->x_lies && !c->x_rows,
+                     .node = c->x_lies   ? e->layout->lay[c->x].base
+                             : c->x_rows ? packed_node(e, c->x_rows - 1)
+                                         : UINT32_MAX,
+                     .offset = c->x_lies   ? base_offset(e, c->x)
+                               : c->x_rows ? 0
+                                           : (int64_t)c->x_at,
                      .dtype = x->dtype,
-                     .dims = { (uint64_t)(c->groups * (c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8)),
-                               (uint64_t)c->in[2], (uint64_t)c->in[1], (uint64_t)c->images },
+                     .dims = { (uint64_t)channels, (uint64_t)c->in[2], (uint64_t)c->in[1],
+                               (uint64_t)(cross ? c->channels : c->images) },
                      .strides = { (uint64_t)c->strides[3] * 2, (uint64_t)c->strides[2] * 2,
                                   (uint64_t)c->strides[0] * 2 },
-                     .box = { 64, (uint32_t)c->width, 1, 1 },
-                     .steps = { (uint32_t)c->stride[2], (uint32_t)c->stride[1] } };
+                     .box = { 64, cross ? 64 : (uint32_t)c->width, 1, 1 },
+                     .steps = { (uint32_t)steps[2], (uint32_t)steps[1] } };
     if (c->planar) {
         emit_planes_map(e, "filters", c, c->w, c->height);
         emit_planes_map(e, "rows", c, c->x, c->width);
@@ -10478,9 +10711,9 @@ static void emit_conv_maps(emit *e, const conv_rows *c) {
     for (int i = 0; i < 2; i++) {
         int axis = 2 - i;
         m.lower[i] = (int)-c->before[axis];
-        m.upper[i] = (int)((c->grid[axis] - 1) * c->stride[axis] - c->before[axis] - (c->in[axis] - 1));
+        m.upper[i] = (int)((grid[axis] - 1) * steps[axis] - c->before[axis] - (c->in[axis] - 1));
     }
-    emit_map(e, "filters", (gn_dtype)x->dtype, &filters);
+    emit_filters_map(e, c);
     emit_tensor_map(e, "rows", &m);
 }
 
@@ -10586,7 +10819,9 @@ static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int h
     if (!node_is(e, reader, GN_OP_CONV)) return KEEP_BARRED;
     bool residual = input_index && (attrs_of(e, reader)[0] & 4) && input_index + 1 == e->part->nodes[reader].n_ins;
     if ((input_index && !residual) || (!depth && !conv_rows_at(e, reader, &c))) return KEEP_BARRED;
-    return residual ? (keeps ? KEEP_WANTED : 0) : c.channels % 8 || c.pixel || c.planar ? KEEP_BARRED : KEEP_WANTED;
+    return residual                                           ? (keeps ? KEEP_WANTED : 0)
+           : c.channels % 8 || c.pixel || c.planar || c.cross ? KEEP_BARRED
+                                                              : KEEP_WANTED;
 }
 
 /* The result of node i becomes rows of channels, if it can. */
@@ -10675,12 +10910,9 @@ static void emit_conv_tensor(emit *e, const conv_rows *c, int64_t tiles, int64_t
     const uint32_t shared = (uint32_t)((c->height + c->width) * c->step * 2 * 4);
     put_conv_rows(e, c, false);
     if (c->x_lies) emit_node(e, c->x, type, true, "x");
-    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    else emit_pointer(e, type, true, "x", rows_param(e, c->x_rows, c->x_at));
     if (c->w_lies) emit_node(e, c->w, type, true, "w");
-    else
-        emit_pointer(e, type, true, "w",
-                     c->w_packed ? (param){ PARAM_NODE, packed_node(e, c->w_packed - 1), 0 }
-                                 : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
+    else emit_pointer(e, type, true, "w", rows_param(e, c->w_packed, c->w_at));
     if (c->parts == 1) emit_conv_rest(e, c, type);
     else {
         emit_conv_parts(e, parts_at);
@@ -10705,7 +10937,7 @@ static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t pa
     const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
     const int64_t most = c->blocks * emit_processors(e);
     char name[64];
-    put_wgmma(&e->types, "@_mma", c->height > 64 ? c->width : c->width / 2, d, false, false, c->flat);
+    put_wgmma(&e->types, "@_mma", c->height > 64 ? c->width : c->width / 2, d, false, c->w_across, c->flat || c->cross);
     put_conv_rows(e, c, true);
     emit_conv_maps(e, c);
     if (c->parts == 1) emit_conv_rest(e, c, types[d].name);
@@ -10721,6 +10953,7 @@ static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t pa
     snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d_b%d%s", gn_dtype_name(d), c->height, c->width, c->cluster,
              c->blocks,
              c->planar          ? "_planar"
+             : c->cross         ? "_cross"
              : c->parts > 1     ? "_parts"
              : conv_keeps(e, c) ? "_rows"
                                 : "");
@@ -10758,7 +10991,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     conv_rows_lie(e, &c);
     int64_t lot;
     const int64_t tiles = blocks_for(c.filters, c.height) * conv_columns(e, &c, &lot) * c.groups;
-    size_t all = gn_size_add(c.w_at, c.w_lies ? 0 : (size_t)(c.groups * c.filters * c.taps * c.padded) * 2);
+    size_t all = conv_rows_place(e, &c);
     const int64_t parts_at = (int64_t)gn_size_align(all, 256);
     if (c.parts > 1) all = (size_t)(parts_at + tiles * c.parts * c.height * c.width * 4);
     c.apart_at = gn_size_align(all, 256);
@@ -10770,6 +11003,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     (c.fed ? emit_conv_fed : emit_conv_tensor)(e, &c, tiles, parts_at);
     if (c.parts > 1) emit_conv_add(e, &c, tiles, parts_at);
     if (c.apart) emit_conv_spread(e, &c);
+    conv_note_laid(e, &c);
     return true;
 }
 
@@ -19744,6 +19978,16 @@ static void emit_begin(emit *e, executor *x, plan *p, gn_fault *f) {
     e->checked = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->checked);
 }
 
+/* Places of the rows that later convolutions read again, behind the plan's memory. */
+static void rows_keep(emit *e) {
+    size_t at = 0;
+    for (size_t i = 0; i < e->n_packs; i++) {
+        if (!e->packs[i].kept) continue;
+        e->packs[i].kept_at = at;
+        at = gn_size_add(at, align_up(e->packs[i].bytes));
+    }
+}
+
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0, data = 0;
@@ -19789,6 +20033,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     p->near_bytes = plan_near(p);
     const size_t bytes[REGION__COUNT] = { align_up(e->scratch),        align_up(e->rows), align_up(e->save), outs, own,
                                           p->uploads_aside ? 0 : args, p->errors_bytes,   p->near_bytes };
+    rows_keep(e);
     p->total = align_up(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) {
         p->region[i] = p->total;
@@ -20402,12 +20647,21 @@ static gn_result pack_fill(executor *x, plan *p, size_t pack, gn_fault *f) {
     return r == GN_OK ? run_launch(x, p, &p->emit.launches[i], f) : r;
 }
 
+/* Rows are kept behind the plan's memory while the block has room for them, else laid in scratch memory each time. */
+static gn__cu_ptr rows_kept(const executor *x, const plan *p, size_t pack) {
+    const packed_part *k = &p->emit.packs[pack], *first = k->again ? &p->emit.packs[k->again - 1] : k;
+    const size_t at = gn_size_add(align_up(p->total), first->kept_at);
+    return first->kept && gn_size_add(at, first->bytes) <= x->block_bytes ? x->block + at : pack_scratch(x, p, pack);
+}
+
 /* All else of the run has its memory. What finds none is packed in scratch memory, in each run. */
 static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
     p->packs_kept = p->packs_made = 0;
     for (size_t i = 0; i < p->emit.n_packs; i++) {
         const packed_part *k = &p->emit.packs[i];
         gn__cu_ptr *at = &p->base[packed_node(&p->emit, i)];
+        if (k->rows) *at = rows_kept(x, p, i);
+        if (k->rows) continue;
         slot *s = &x->slots[p->part->nodes[k->node].slot];
         bool is_new = false;
         const packed *to = p->streams ? NULL : pack_place(x, s, k, &is_new);
@@ -20420,7 +20674,7 @@ static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
     for (size_t i = 0; i < p->emit.n_launches; i++) {
         const launch *l = &p->emit.launches[i];
         p->packs_kept += launch_is_done(x, p, l);
-        x->stats->filters_repacked += l->pack && !launch_is_done(x, p, l);
+        x->stats->filters_repacked += l->pack && !p->emit.packs[l->pack - 1].rows && !launch_is_done(x, p, l);
     }
     x->stats->filters_packed += p->packs_made;
     return GN_OK;

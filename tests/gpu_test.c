@@ -2853,6 +2853,11 @@ static const struct back_form {
       false },
     { GN_BF16, 64, 64, 128, 1, 28, 28, { .groups = 1, .stride = { 2, 2 } }, 1, false },
     { GN_F16, 40, 48, 32, 2, 13, 17, { .groups = 2, .before = { 2, 1 }, .after = { 0, 1 } }, 3, false },
+    /* places of all images that no 64 divide */
+    { GN_BF16, 5, 64, 72, 1, 9, 11, { .before = { 1, 1 }, .after = { 1, 1 } }, 3, false },
+    { GN_F16, 3, 96, 40, 1, 15, 13, { .stride = { 2, 2 } }, 1, false },
+    { GN_BF16, 7, 40, 136, 1, 14, 19, { .stride = { 1, 2 }, .dilation = { 2, 1 }, .before = { 3, 0 } }, 3, false },
+    { GN_BF16, 3, 168, 64, 1, 12, 9, { .before = { 2, 2 }, .after = { 2, 1 } }, 5, false },
     { GN_BF16, 8, 64, 128, 1, 28, 28, { .groups = 1, .stride = { 2, 2 } }, 1, true },
     { GN_F16, 3, 128, 96, 1, 56, 56, { .groups = 1, .stride = { 2, 2 } }, 1, true },
     { GN_BF16,
@@ -3052,6 +3057,121 @@ static void filters_without_room_are_packed_in_each_run(void) {
     }
     for (int i = 0; i < 2; i++) free(data[i]);
     free(x);
+}
+
+/* ---- rows that several convolutions read are laid once ---- */
+
+enum { ROWS_N = 4, ROWS_C = 64, ROWS_SIDE = 14, ROWS_ALL = ROWS_N * ROWS_C * ROWS_SIDE * ROWS_SIDE };
+typedef enum rows_read { ROWS_TWICE, ROWS_GRADIENT, ROWS_LATER } rows_read;
+
+/* Of x the first convolution, of `other` the second: at once, as its own gradient would be, or by filters that the
+   first one gives. */
+static void rows_results(gn_ctx *g, rows_read how, gn_tensor x, gn_tensor other, gn_tensor *out) {
+    static uint16_t *w;
+    const gn_conv_desc around = { .before = { 1, 1 }, .after = { 1, 1 } };
+    const gn_shape one = GN_SHAPE(ROWS_C, ROWS_C, 1, 1);
+    if (!w) w = (uint16_t *)random_signs(GN_BF16, ROWS_C * ROWS_C * 9);
+    gn_tensor filters = gn_data(g, GN_BF16, GN_SHAPE(ROWS_C, ROWS_C, 3, 3), w),
+              small[2] = { gn_data(g, GN_BF16, one, w), gn_data(g, GN_BF16, one, w + ROWS_C * ROWS_C) },
+              turned = gn_transpose(other, 0, 1);
+    out[0] = how == ROWS_TWICE ? gn_conv(x, small[0], GN_NONE, NULL) : gn_conv(x, filters, GN_NONE, &around);
+    if (how == ROWS_LATER) {
+        gn_info info;
+        gn_describe(out[0], &info);
+        gn_tensor all = gn_reshape(out[0], GN_SHAPE(info.shape.dims[0] * ROWS_ALL / ROWS_N));
+        small[1] = gn_reshape(gn_sign(gn_slice(all, 0, 0, ROWS_C * ROWS_C, 1)), one);
+    }
+    out[1] = how == ROWS_GRADIENT ? gn_conv(turned, turned, GN_NONE, &around) : gn_conv(other, small[1], GN_NONE, NULL);
+}
+
+/* Kernels of a step; its results to `to`. */
+static uint64_t rows_kernels(gn_ctx *g, rows_read how, int64_t images, bool same, const uint16_t *data, uint16_t **to) {
+    const gn_shape shape = GN_SHAPE(images, ROWS_C, ROWS_SIDE, ROWS_SIDE);
+    gn_tensor x[2], y[2], states[2];
+    gn_stats before, after;
+    gn_info info[2];
+    for (int i = 0; i < 2; i++) x[i] = gn_state(g, GN_BF16, shape, data, "x");
+    if (how == ROWS_LATER) rows_results(g, how, gn_neg(x[0]), gn_neg(x[0]), y);
+    else rows_results(g, how, x[0], x[same ? 0 : 1], y);
+    for (int i = 0; i < 2; i++) {
+        gn_describe(y[i], &info[i]);
+        states[i] = gn_state(g, GN_BF16, info[i].shape, to[i], "y");
+        gn_assign(states[i], y[i]);
+    }
+    gn_get_stats(g, &before);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    CHECK_RESULT(gn_sync(g), GN_OK);
+    gn_get_stats(g, &after);
+    for (int i = 0; i < 2; i++) {
+        size_t bytes = 2;
+        for (int k = 0; k < info[i].shape.rank; k++) bytes *= (size_t)info[i].shape.dims[k];
+        CHECK_RESULT(gn_read(states[i], to[i], bytes), GN_OK);
+    }
+    gn_step(g);
+    for (int i = 0; i < 2; i++) {
+        gn_release(x[i]);
+        gn_release(states[i]);
+    }
+    return after.kernels_run - before.kernels_run;
+}
+
+/* The second convolution finds what the first has laid, unless it reads others; later a value's only where a larger
+   plan has left room behind this one's memory. */
+static void rows_of_a_form(rows_read how, const uint16_t *data, uint16_t *(*got)[2]) {
+    gn_ctx *g = open_with("", "1");
+    rows_kernels(cpu, how, ROWS_N, true, data, got[0]);
+    uint64_t each = rows_kernels(g, how, ROWS_N, false, data, got[1]);
+    if (how == ROWS_LATER) rows_kernels(g, how, 4 * ROWS_N, true, data, got[2]);
+    uint64_t once = rows_kernels(g, how, ROWS_N, true, data, got[2]);
+    if (once + 1 != each)
+        test_fail(__FILE__, __LINE__, "form %d: %llu kernels, %llu when rows are laid each time", how,
+                  (unsigned long long)once, (unsigned long long)each);
+    for (int i = 0; i < 2; i++) {
+        CHECK(memcmp(got[0][i], got[1][i], (size_t)ROWS_ALL * 2) == 0);
+        CHECK(memcmp(got[0][i], got[2][i], (size_t)ROWS_ALL * 2) == 0);
+    }
+    gn_close(g);
+}
+
+static void rows_that_several_convolutions_read_are_laid_once(void) {
+    const bool warpgroups = tensor_cores() == 90 && !getenv("GENIE_CUDA_WGMMA");
+    if (compiles_only || tensor_cores() < 80) {
+        test_skip("no kernels of rows run here");
+        return;
+    }
+    uint16_t *data = (uint16_t *)random_signs(GN_BF16, 4 * ROWS_ALL), *got[3][2];
+    for (int how = ROWS_TWICE; how <= ROWS_LATER; how++) {
+        for (int i = 0; i < 6; i++) got[i / 2][i % 2] = (uint16_t *)calloc(4 * ROWS_ALL, 2);
+        if (how != ROWS_GRADIENT || warpgroups) rows_of_a_form((rows_read)how, data, got);
+        for (int i = 0; i < 6; i++) free(got[i / 2][i % 2]);
+    }
+    free(data);
+}
+
+/* Filters of one tap are read as they lie, and so are planes whose rows begin at multiples of 16 bytes. */
+static void a_gradient_by_x_of_one_tap_is_one_kernel(void) {
+    enum { IMAGES = 3, FROM = 160, TO = 72, SIDE = 16, ALL = IMAGES * TO * SIDE * SIDE };
+    if (compiles_only || tensor_cores() != 90 || getenv("GENIE_CUDA_WGMMA")) {
+        test_skip("no kernels of warpgroups run here");
+        return;
+    }
+    static uint16_t out[2][ALL];
+    const gn_conv_desc d = { .transposed = true };
+    void *x = random_signs(GN_BF16, IMAGES * FROM * SIDE * SIDE), *w = random_signs(GN_BF16, FROM * TO);
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *g = k ? gpu : cpu;
+        gn_stats before, after;
+        gn_tensor y = gn_conv(gn_data(g, GN_BF16, GN_SHAPE(IMAGES, FROM, SIDE, SIDE), x),
+                              gn_data(g, GN_BF16, GN_SHAPE(FROM, TO, 1, 1), w), GN_NONE, &d);
+        gn_get_stats(g, &before);
+        CHECK_RESULT(gn_read(y, out[k], sizeof out[k]), GN_OK);
+        gn_get_stats(g, &after);
+        if (k) CHECK_INT(after.kernels_run - before.kernels_run, 1);
+        gn_step(g);
+    }
+    CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
+    free(x);
+    free(w);
 }
 
 static void all_kernels_compile(void) {
@@ -3345,6 +3465,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
+    TEST_ENTRY(rows_that_several_convolutions_read_are_laid_once),
+    TEST_ENTRY(a_gradient_by_x_of_one_tap_is_one_kernel),
     TEST_ENTRY(matrices_solved_by_panels_have_the_bits_of_the_cpu),
     TEST_ENTRY(a_singular_matrix_among_others_gives_nan_alone),
 };
