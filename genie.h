@@ -8991,6 +8991,19 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #else
 #define GN__ONE_BY_ONE
 #endif
+#define GN__TILE_LOOP GN__ONE_BY_ONE
+#if defined(__GNUC__) && !defined(__clang__)
+/* Two vectors at a time, their instructions in turn: a long body's chain of operations has more latency than the
+ * processor finds work for in the instructions that it holds. erf takes 0.8 of the time, gelu 0.85. */
+#define GN__TWO_BY_TWO _Pragma("GCC unroll 2")
+#define GN__TWO_BEGIN \
+    _Pragma("GCC push_options") _Pragma("GCC optimize(\"schedule-insns,no-sched-pressure,web,rename-registers\")")
+#define GN__TWO_END _Pragma("GCC pop_options")
+#else
+#define GN__TWO_BY_TWO GN__ONE_BY_ONE
+#define GN__TWO_BEGIN
+#define GN__TWO_END
+#endif
 /* Base tiles of floats: a is in its register before b, since the first operand's NaN is the one that a sum gives. */
 #if GN__X86 && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define GN__TAKEN_FIRST(a) __asm__("" : "+x"(a))
@@ -9004,15 +9017,15 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #define GN__CHECKS_M GN__CHECKS_F
 #define GN__CHECKS_S GN__CHECKS_F
 #define GN__TILE(CHECKS, NAME, R, body)                                                                            \
-    CHECKS GN__TARGET static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x,           \
+    CHECKS GN__TARGET static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *restrict y, const void *const *x,  \
                                                                           const double *p, int64_t n) {            \
-        R *restrict out = (R *)y;                                                                                  \
+        R *out = (R *)y;                                                                                           \
         const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1], *xc = (const GN__T *)x[2];               \
         const GN__T p0 = GN__PARAM(p[0]), p1 = GN__PARAM(p[1]);                                                    \
         (void)p0;                                                                                                  \
         (void)p1;                                                                                                  \
         const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1); /* says so to the compiler: no code for a rest */ \
-        GN__ONE_BY_ONE for (int64_t i = 0; i < whole; i++) {                                                       \
+        GN__TILE_LOOP for (int64_t i = 0; i < whole; i++) {                                                        \
             GN__T a = xa[i];                                                                                       \
             const GN__T b = xb[i], c = xc[i];                                                                      \
             GN__TAKEN(a);                                                                                          \
@@ -9057,7 +9070,13 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #define GN__WHEN_A(...)
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
+#undef GN__TILE_LOOP
+#define GN__TILE_LOOP GN__TWO_BY_TWO
+GN__TWO_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__TWO_END
+#undef GN__TILE_LOOP
+#define GN__TILE_LOOP GN__ONE_BY_ONE
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -9094,7 +9113,13 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #define GN__WHEN_A(...) /* what is short gains little beyond AVX2 in f64: those tiles serve both */
 #define GN__PATH f64_avx512
 #define GN__TARGET GN__TARGET_AVX512
+#undef GN__TILE_LOOP
+#define GN__TILE_LOOP GN__TWO_BY_TWO
+GN__TWO_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+GN__TWO_END
+#undef GN__TILE_LOOP
+#define GN__TILE_LOOP GN__ONE_BY_ONE
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -9200,20 +9225,20 @@ GN__OLD_END
 GN__NARROW_OPS(u8, uint8_t, uint8_t)
 GN__NARROW_OPS(i8, int8_t, uint8_t)
 GN__NARROW_OPS(i16, int16_t, uint16_t)
-#define GN__TILE_NARROW(NAME, R, body)                                                                   \
-    GN__TARGET_NARROW static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x, \
-                                                                          const double *p, int64_t n) {  \
-        R *restrict out = (R *)y;                                                                        \
-        const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1];                                \
-        const int32_t p0 = (int32_t)p[0], p1 = (int32_t)p[1];                                            \
-        (void)p0;                                                                                        \
-        (void)p1;                                                                                        \
-        const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);                                         \
-        GN__ONE_BY_ONE for (int64_t i = 0; i < whole; i++) {                                             \
-            const int32_t a = xa[i], b = xb[i];                                                          \
-            (void)b;                                                                                     \
-            out[i] = (R)(body);                                                                          \
-        }                                                                                                \
+#define GN__TILE_NARROW(NAME, R, body)                                                                            \
+    GN__TARGET_NARROW static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *restrict y, const void *const *x, \
+                                                                          const double *p, int64_t n) {           \
+        R *out = (R *)y;                                                                                          \
+        const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1];                                         \
+        const int32_t p0 = (int32_t)p[0], p1 = (int32_t)p[1];                                                     \
+        (void)p0;                                                                                                 \
+        (void)p1;                                                                                                 \
+        const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);                                                  \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < whole; i++) {                                                      \
+            const int32_t a = xa[i], b = xb[i];                                                                   \
+            (void)b;                                                                                              \
+            out[i] = (R)(body);                                                                                   \
+        }                                                                                                         \
     }
 #define GN__NARROW_U(NAME, name, wire, cls, mask, flops, tol, body, ...) \
     GN__WHEN_##cls(GN__TILE_NARROW(NAME, GN__T, body))
