@@ -29372,6 +29372,28 @@ GN__TARGET_AVX512 static void gn__cast_halves(char *to, gn_dtype d, const uint16
     }
 }
 
+/* n elements, a multiple of 16, of f16, bf16 or f32 to i32. */
+GN__TARGET_AVX512 static void gn__cast_to_i32(char *to, const char *x, gn_dtype from, int64_t n) {
+    typedef char halves __attribute__((vector_size(32), may_alias, aligned(2)));
+    typedef int32_t ints __attribute__((vector_size(64), may_alias, aligned(4)));
+    const gn__float16 above = (gn__float16){ 0 } + 0x1p31f;
+    const ints most = (ints){ 0 } + INT32_MAX;
+    int64_t bytes = (int64_t)gn__bytes_of(from);
+    for (int64_t i = 0; i < n; i += 16, x += 16 * bytes, to += 64) {
+        gn__float16 v;
+        ints w;
+        uint16_t number, large;
+        if (from == GN_F16) __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(*(const halves *)(const void *)x));
+        else if (from == GN_F32) v = *(const gn__float16 *)(const void *)x;
+        else __asm__("vpmovzxwd %1, %0\n\tvpslld $16, %0, %0" : "=v"(v) : "v"(*(const halves *)(const void *)x));
+        __asm__("vcmpps $7, %1, %1, %0" : "=Yk"(number) : "v"(v));
+        __asm__("vcvttps2dq %1, %0%{%2%}%{z%}" : "=v"(w) : "v"(v), "Yk"(number)); /* below the least: that */
+        __asm__("vcmpps $13, %2, %1, %0" : "=Yk"(large) : "v"(v), "v"(above));
+        __asm__("vmovdqa32 %1, %0%{%2%}" : "+v"(w) : "v"(most), "Yk"(large));
+        *(ints *)(void *)to = w;
+    }
+}
+
 /* n elements, a multiple of 16, of bytes to bf16, which has them all, and of f64 to f16, rounded once. */
 GN__TARGET_AVX512 static void gn__cast_to_halves(uint16_t *to, const char *x, gn_dtype from, int64_t n) {
     typedef uint16_t halves __attribute__((vector_size(32), may_alias, aligned(2)));
@@ -29450,26 +29472,31 @@ GN__TARGET_AVX512 static void gn__cast_doubles(char *to, const char *x, int64_t 
 }
 
 /* Whether a tile of a loop that is one cast was done that way. */
-static bool gn__loop_casts(const gn__loop *j, int64_t at, int64_t n) {
+static bool gn__loop_casts(const gn__loop *j, char *const *own, int64_t at, int64_t n) {
     const gn_kernel_step *step = j->step;
     const gn_instr *in = &j->run->plan->layout.instrs[step->instr];
     const gn_load *load = &j->run->plan->layout.loads[step->load];
     gn_dtype from = (gn_dtype)in->in_dtype, to = j->out.dtype;
     bool bytes = from == GN_I8 || from == GN_U8, halves = from == GN_F16 || from == GN_BF16,
          widens = halves && (to == GN_F64 || to == GN_I8 || to == GN_U8),
+         singles = (halves && to == GN_F32) || (from == GN_F32 && !j->fetches && (to == GN_F16 || to == GN_BF16)),
          narrows = (bytes && to == GN_BF16) || (from == GN_F64 && to == GN_F16),
          words = (from == GN_I32 && (to == GN_I8 || to == GN_U8 || to == GN_BF16)) ||
                  ((from == GN_I32 || from == GN_F32) && to == GN_BOOL),
-         doubles = from == GN_F64 && to == GN_I32;
+         whole = (halves || from == GN_F32) && to == GN_I32, doubles = from == GN_F64 && to == GN_I32;
     if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
-        !(widens || narrows || words || doubles) || load->constant)
+        !(widens || singles || narrows || words || whole || doubles) || load->constant)
         return false;
     const char *x = gn__flat_place(&load->view, gn__dtypes[from].narrow, gn__loop_memory(j, load), at, n);
-    char *y = j->out.p + at * (int64_t)gn__bytes_of(to);
+    char *out = j->out.p + at * (int64_t)gn__bytes_of(to), *y = j->streams ? own[step->out] : out;
     if (x && words) gn__cast_words(y, to, x, from, n);
+    else if (x && whole) gn__cast_to_i32(y, x, from, n);
     else if (x && doubles) gn__cast_doubles(y, x, n);
+    else if (x && singles && halves) gn__load_f32((float *)(void *)y, from, x, 1, n);
+    else if (x && singles) gn__store_f32((const float *)(const void *)x, to, y, 1, n);
     else if (x && narrows) gn__cast_to_halves((uint16_t *)(void *)y, x, from, n);
     else if (x) gn__cast_halves(y, to, (const uint16_t *)(const void *)x, from == GN_BF16, n);
+    if (x && j->streams) gn__stream(GN__ISA_AVX512, out, y, n * (int64_t)gn__bytes_of(to));
     return x != NULL;
 }
 #endif
@@ -29539,7 +29566,7 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
     for (int64_t t = begin; t < end && !gn__pool_stops(&j->run->cpu->pool); t++) {
         int64_t at = t * j->tile, n = GN__MIN(total - at, j->tile);
 #if GN__X86
-        if (gn__loop_casts(j, at, n)) continue;
+        if (gn__loop_casts(j, own, at, n)) continue;
 #endif
         gn_result r = gn__loop_tile(j, own, now, at, n, &node);
         if (r != GN_OK) {
