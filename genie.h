@@ -6167,10 +6167,10 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
         }                                                                                                     \
         GN__UNROLL for (int l = 0; l < N; l++) * (gn__v##B *)(void *)(to + l * to_step) = v[ROUNDS & 1][l];   \
     }                                                                                                         \
-    GN__INLINE void gn__turn_few_##B(char *to, const char *from, int64_t from_step) {                         \
+    GN__INLINE void gn__turn_few_##B(char *to, int64_t to_step, const char *from, int64_t from_step) {        \
         const void *rows[128 / B];                                                                            \
         GN__UNROLL for (int l = 0; l < 128 / B; l++) rows[l] = from + l * from_step;                          \
-        gn__turn_rows_##B(to, GN__TURN_BYTES, rows, 0);                                                       \
+        gn__turn_rows_##B(to, to_step, rows, 0);                                                              \
     }
 #define GN__DEFINE_BACK(B)                                                                                 \
     static void gn__plane_back_##B(const gn__plane *p) {                                                   \
@@ -6188,55 +6188,61 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
                 *(loose *)(void *)(to + i * (B / 8)) = *(const loose *)(const void *)(from - i * (B / 8)); \
         }                                                                                                  \
     }
-#define GN__TURN_WIDE(B)                                                                                         \
-    for (; j + N <= w; j += N) {                                                                                 \
-        const char *s = from + j * p->from_step;                                                                 \
-        int64_t i = 0;                                                                                           \
-        for (; i + N <= h; i += N) gn__turn_few_##B((char *)&tile[i * SIDE + j], s + i * (B / 8), p->from_step); \
-        for (; i < h; i++)                                                                                       \
-            for (int64_t l = 0; l < N; l++)                                                                      \
-                memcpy(&tile[i * SIDE + j + l], s + l * p->from_step + i * (B / 8), B / 8);                      \
+#define GN__TURN_WIDE(B, at, step)                                                                        \
+    for (; j + N <= w; j += N) {                                                                          \
+        const char *s = from + j * p->from_step;                                                          \
+        int64_t i = 0;                                                                                    \
+        for (; i + N <= h; i += N)                                                                        \
+            gn__turn_few_##B((at) + i * (step) + j * (B / 8), step, s + i * (B / 8), p->from_step);       \
+        for (; i < h; i++)                                                                                \
+            for (int64_t l = 0; l < N; l++)                                                               \
+                memcpy((at) + i * (step) + (j + l) * (B / 8), s + l * p->from_step + i * (B / 8), B / 8); \
     }
 #else
 #define GN__DEFINE_PLANES(B, ROUNDS)
 #define GN__DEFINE_BACK(B)
-#define GN__TURN_WIDE(B)
+#define GN__TURN_WIDE(B, at, step)
 #endif
 
 /* gn__plane_turn: rows lie in a row at the source, elements in the result. Squares of whole lines of a cache go by way
- * of a tile on the stack, so that each line is read and written once, however far apart lines are. gn__plane_each: any
- * strides. */
-#define GN__DEFINE_TURN(B)                                                                                    \
-    static void gn__plane_turn_##B(const gn__plane *p) {                                                      \
-        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                  \
-        uint##B##_t tile[SIDE * SIDE];                                                                        \
-        for (int64_t r = 0; r < p->rows; r += SIDE)                                                           \
-            for (int64_t c = 0; c < p->n; c += SIDE) {                                                        \
-                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0; \
-                const char *from = p->from + r * (B / 8) + c * p->from_step;                                  \
-                char *to = p->to + r * p->to_row + c * (B / 8);                                               \
-                GN__TURN_WIDE(B)                                                                              \
-                for (; j < w; j++)                                                                            \
-                    for (int64_t i = 0; i < h; i++)                                                           \
-                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);            \
-                for (int64_t i = 0; i < h; i++)                                                               \
-                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);               \
-                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                    \
-            }                                                                                                 \
-    }                                                                                                         \
-    static void gn__plane_each_##B(const gn__plane *p) {                                                      \
-        for (int64_t r = 0; r < p->rows; r++) {                                                               \
-            char *to = p->to + r * p->to_row;                                                                 \
-            const char *from = p->from + r * p->from_row;                                                     \
-            int64_t i = 0, t = p->to_step, f = p->from_step;                                                  \
-            for (; i + 4 <= p->n; i += 4, to += 4 * t, from += 4 * f) {                                       \
-                memcpy(to, from, B / 8);                                                                      \
-                memcpy(to + t, from + f, B / 8);                                                              \
-                memcpy(to + 2 * t, from + 2 * f, B / 8);                                                      \
-                memcpy(to + 3 * t, from + 3 * f, B / 8);                                                      \
-            }                                                                                                 \
-            for (; i < p->n; i++, to += t, from += f) memcpy(to, from, B / 8);                                \
-        }                                                                                                     \
+ * of a tile on the stack, so that each line is read and written once, however far apart lines are; what is narrower than
+ * a line, where it goes. gn__plane_each: any strides. */
+#define GN__TURN_TO(B, at, step)                                                                       \
+    do {                                                                                               \
+        int64_t j = 0;                                                                                 \
+        GN__TURN_WIDE(B, at, step)                                                                     \
+        for (; j < w; j++)                                                                             \
+            for (int64_t i = 0; i < h; i++)                                                            \
+                memcpy((at) + i * (step) + j * (B / 8), from + j * p->from_step + i * (B / 8), B / 8); \
+    } while (0)
+#define GN__DEFINE_TURN(B)                                                                             \
+    static void gn__plane_turn_##B(const gn__plane *p) {                                               \
+        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                           \
+        char tile[SIDE * GN__TURN_BYTES];                                                              \
+        for (int64_t r = 0; r < p->rows; r += SIDE)                                                    \
+            for (int64_t c = 0; c < p->n; c += SIDE) {                                                 \
+                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE); \
+                const char *from = p->from + r * (B / 8) + c * p->from_step;                           \
+                char *to = p->to + r * p->to_row + c * (B / 8);                                        \
+                if (w < SIDE) GN__TURN_TO(B, to, p->to_row);                                           \
+                else GN__TURN_TO(B, tile, GN__TURN_BYTES);                                             \
+                for (int64_t i = 0; i < h && w == SIDE; i++)                                           \
+                    memcpy(to + i * p->to_row, tile + i * GN__TURN_BYTES, GN__TURN_BYTES);             \
+            }                                                                                          \
+    }                                                                                                  \
+    static void gn__plane_each_##B(const gn__plane *p) {                                               \
+        for (int64_t r = 0; r < p->rows; r++) {                                                        \
+            char *to = p->to + r * p->to_row;                                                          \
+            const char *from = p->from + r * p->from_row;                                              \
+            int64_t i = 0, t = p->to_step, f = p->from_step;                                           \
+            for (; i + 4 <= p->n; i += 4, to += 4 * t, from += 4 * f) {                                \
+                memcpy(to, from, B / 8);                                                               \
+                memcpy(to + t, from + f, B / 8);                                                       \
+                memcpy(to + 2 * t, from + 2 * f, B / 8);                                               \
+                memcpy(to + 3 * t, from + 3 * f, B / 8);                                               \
+            }                                                                                          \
+            for (; i < p->n; i++, to += t, from += f) memcpy(to, from, B / 8);                         \
+        }                                                                                              \
     }
 GN__DEFINE_PLANES(8, 4)
 GN__DEFINE_PLANES(16, 3)
