@@ -6205,8 +6205,8 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
 #endif
 
 /* gn__plane_turn: rows lie in a row at the source, elements in the result. Squares of whole lines of a cache go by way
- * of a tile on the stack, so that each line is read and written once, however far apart lines are; what is narrower than
- * a line, where it goes. gn__plane_each: any strides. */
+ * of a tile on the stack, so that each line is read and written once, however far apart lines are; what is narrower
+ * than a line, where it goes. gn__plane_each: any strides. */
 #define GN__TURN_TO(B, at, step)                                                                       \
     do {                                                                                               \
         int64_t j = 0;                                                                                 \
@@ -29139,10 +29139,9 @@ static bool gn__loop_by(const gn_instr *in, gn__isa isa, uint64_t steady, void *
  * One op at a time stores its tile and loads it again. */
 typedef struct gn__chained {
     const float *with; /* the other operand; of SQUARE and RELU anything */
-    uint32_t kind;     /* twice the op, and one more where the value is the second operand */
-    bool steady;       /* the other operand is one number */
+    uint32_t kind; /* 4 times the op, 1 more where the value is the second operand, 2 where the other is one number */
 } gn__chained;
-enum { GN__CHAIN_MOST = 16 };
+enum { GN__CHAIN_MOST = 16, GN__CHAIN_AHEAD = 1024 }; /* elements ahead that are fetched where all is large */
 #if GN__X86
 /* NaN wins, the first one's before the second's */
 #define gn__float16_add(a, b) gn__full_add(a, b)
@@ -29162,30 +29161,33 @@ enum { GN__CHAIN_MOST = 16 };
         GN__UNROLL for (int z = 0; z < (V); z++) y[z] = value; \
         break;                                                 \
     }
-#define GN__LINK(OP, V, name) \
-    GN__LINK_BY(2 * GN_OP_##OP, V, name(y[z], w[z])) GN__LINK_BY(2 * GN_OP_##OP + 1, V, name(w[z], y[z]))
+#define GN__LINK(OP, V, name)                               \
+    GN__LINK_BY(4 * GN_OP_##OP, V, name(y[z], with[z]))     \
+    GN__LINK_BY(4 * GN_OP_##OP + 1, V, name(with[z], y[z])) \
+    GN__LINK_BY(4 * GN_OP_##OP + 2, V, name(y[z], one))     \
+    GN__LINK_BY(4 * GN_OP_##OP + 3, V, name(one, y[z]))
 #define GN__DEFINE_CHAIN_BLOCK(name, attribute, vec, V, S)                                                             \
     attribute static void name(float *to, const float *from, const gn__chained *l, uint32_t n, int64_t i, bool past) { \
         typedef float aligned __attribute__((vector_size(sizeof(vec)), may_alias));                                    \
         enum { W = sizeof(vec) / sizeof(float) };                                                                      \
-        vec y[V], w[V];                                                                                                \
+        vec y[V];                                                                                                      \
         GN__UNROLL for (int z = 0; z < V; z++) y[z] = *(const vec *)(const void *)(from + i + z * W);                  \
         for (; n--; l++) {                                                                                             \
-            const float *with = l->with + (l->steady ? 0 : i);                                                         \
-            GN__UNROLL for (int z = 0; z < V; z++) w[z] = *(const vec *)(const void *)(with + z * W);                  \
+            const vec one = *(const vec *)(const void *)l->with, *with = (const vec *)(const void *)(l->with + i);     \
             switch (l->kind) {                                                                                         \
                 GN__LINK(ADD, V, vec##_add)                                                                            \
                 GN__LINK(SUB, V, vec##_sub)                                                                            \
                 GN__LINK(MUL, V, vec##_mul)                                                                            \
                 GN__LINK(MINIMUM, V, vec##_min)                                                                        \
                 GN__LINK(MAXIMUM, V, vec##_max)                                                                        \
-                GN__LINK_BY(2 * GN_OP_RELU, V, vec##_max((vec){ 0 }, y[z]))                                            \
+                GN__LINK_BY(4 * GN_OP_RELU, V, vec##_max((vec){ 0 }, y[z]))                                            \
             default: {                                                                                                 \
                 GN__UNROLL for (int z = 0; z < V; z++) y[z] = vec##_mul(y[z], y[z]);                                   \
             }                                                                                                          \
             }                                                                                                          \
         }                                                                                                              \
         if (past) {                                                                                                    \
+            GN__UNROLL for (int z = 0; z < V; z++) __builtin_prefetch(from + i + z * W + GN__CHAIN_AHEAD);             \
             GN__UNROLL for (int z = 0; z < V; z++)                                                                     \
                 GN__STREAM_ONE(S, (aligned *)(void *)(to + i + z * W), (aligned)y[z]);                                 \
             return;                                                                                                    \
@@ -29242,8 +29244,8 @@ static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *
                  turned = !alone && (k ? in[k].src[0] != in[k - 1].dst : gn__is_steady(steady, in->src[0]));
         uint16_t other = in[k].src[alone ? 0 : !turned];
         if (k == 0) from = (const float *)(const void *)now[in->src[turned]];
-        links[k] = (gn__chained){ alone ? from : (const float *)(const void *)now[other], 2u * in[k].op + turned,
-                                  !alone && gn__is_steady(steady, other) };
+        links[k] = (gn__chained){ alone ? from : (const float *)(const void *)now[other],
+                                  4u * in[k].op + turned + (!alone && gn__is_steady(steady, other) ? 2 : 0) };
     }
     for (; isa == GN__ISA_AVX512 && i + 128 <= whole; i += 128) gn__chain_block_avx512(to, from, links, n, i, past);
     for (; isa == GN__ISA_AVX512 && i < whole; i += 32) gn__chain_step_avx512(to, from, links, n, i, past);
@@ -29674,9 +29676,11 @@ static uint64_t gn__loop_steady(const gn__loop *j) {
     return steady;
 }
 
-/* Whether a loop is one instruction that reads its inputs and writes its result where they lie. */
-static bool gn__loop_is_plain(const gn_layout *l, const gn_kernel_step *step, gn_dtype out, size_t narrow) {
-    bool plain = step->n_instrs == 1 && gn__dtypes[out].narrow == (narrow != 0);
+/* Whether a loop is one instruction, or a chain of them, that reads its inputs and writes its result where they lie. */
+static bool gn__loop_is_plain(const gn_layout *l, const gn_kernel_step *step, gn_dtype out, size_t narrow,
+                              uint64_t linked) {
+    bool chain = step->n_instrs <= GN__CHAIN_MOST && linked == ((uint64_t)1 << (step->n_instrs - 1)) - 1;
+    bool plain = chain && gn__dtypes[out].narrow == (narrow != 0);
     for (uint32_t i = 0; i < step->n_loads && plain; i++) {
         const gn_load *load = &l->loads[step->load + i];
         plain = load->constant || gn__view_is_one(&load->view) || gn__view_runs(&load->view) ||
@@ -29687,13 +29691,13 @@ static bool gn__loop_is_plain(const gn_layout *l, const gn_kernel_step *step, gn
 
 /* Elements of a tile: as many as leave all that it touches in a first-level cache. */
 static int64_t gn__loop_tile_n(const gn_layout *l, const gn_kernel_step *step, size_t out_bytes, size_t narrow,
-                               int64_t longer) {
+                               bool plain, int64_t longer) {
     size_t width = gn__loop_reg_bytes(l, step) / GN__TILE_N, reg = narrow ? narrow : width;
-    size_t bytes = 2 * out_bytes + GN__MIN(step->regs, step->n_instrs - 1) * reg; /* of an element */
+    size_t bytes = 2 * out_bytes + (plain ? 0 : GN__MIN(step->regs, step->n_instrs - 1) * reg); /* of an element */
     for (uint32_t i = 0; i < step->n_loads; i++) {
         const gn_load *load = &l->loads[step->load + i];
         bool lies = !load->constant && !gn__view_is_one(&load->view);
-        bytes += lies ? 2 * gn__bytes_of((gn_dtype)load->dtype) : reg;
+        bytes += lies ? 2 * gn__bytes_of((gn_dtype)load->dtype) : plain && step->n_instrs > 1 ? 0 : reg;
     }
     int64_t n = longer * (narrow ? 4 * GN__TILE_N / (int64_t)narrow : GN__TILE_N);
     while ((size_t)n * reg > GN__TILE_REG && (size_t)n * bytes > GN__TILE_ROOM * (size_t)longer) n /= 2;
@@ -29712,17 +29716,17 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step, uint32_t giv
                    .failed = GN_OK,
                    .node = GN_NO_NODE,
                    .given = given };
-    bool plain = gn__loop_is_plain(&r->plan->layout, step, j.out.dtype, (size_t)j.narrow);
+    for (uint32_t i = 0; i < 64 && i < step->n_instrs && GN__X86 && r->cpu->pool.isa >= GN__ISA_AVX2 && !j.narrow; i++)
+        if (gn__loop_links(r->plan->layout.instrs + step->instr, i, step->n_instrs)) j.linked |= (uint64_t)1 << i;
+    bool plain = gn__loop_is_plain(&r->plan->layout, step, j.out.dtype, (size_t)j.narrow, j.linked);
     int64_t longer = plain || given != GN_NO_NODE ? GN__TILE_LONG : 1;
     j.reg_bytes *= (size_t)longer;
-    j.tile = gn__loop_tile_n(&r->plan->layout, step, gn__bytes_of(j.out.dtype), (size_t)j.narrow, longer);
+    j.tile = gn__loop_tile_n(&r->plan->layout, step, gn__bytes_of(j.out.dtype), (size_t)j.narrow, plain, longer);
     gn__loop_find_runs(&j);
     j.steady = gn__loop_steady(&j);
     j.brief = !j.narrow;
     for (uint32_t i = 0; i < step->n_instrs && j.brief; i++)
         j.brief = gn__loop_can_by(r->plan->layout.instrs + step->instr + i, r->cpu->pool.isa, j.steady);
-    for (uint32_t i = 0; i < 64 && i < step->n_instrs && GN__X86 && r->cpu->pool.isa >= GN__ISA_AVX2 && !j.narrow; i++)
-        if (gn__loop_links(r->plan->layout.instrs + step->instr, i, step->n_instrs)) j.linked |= (uint64_t)1 << i;
     return j;
 }
 
