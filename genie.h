@@ -28785,13 +28785,15 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
     bool short_rows = v->rank > 1 && inner < 16 && width == bytes && bytes >= 4;
     if (short_rows) gn__load_short(v, p, at, n, (char *)dst);
-    for (int64_t done = short_rows ? n : 0; done < n;) {
-        int64_t row = at + done < inner ? 0 : (at + done) / inner, col = at + done - row * inner,
-                m = GN__MIN(n - done, inner - col);
-        const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
-        gn__load_row(v->dtype, narrow, (char *)dst + done * width, s, stride, m);
-        done += m;
+    /* rows that are all the same one are loaded once */
+    int64_t most = v->rank == 2 && v->strides[0] == 0 ? GN__MIN(n, inner) : n;
+    int64_t row = at < inner ? 0 : at / inner, col = at - row * inner;
+    for (int64_t done = short_rows ? n : 0, m; done < most; done += m, row++, col = 0) {
+        int64_t from = v->rank > 2 ? gn__view_offset(v, last, row) : v->rank > 1 ? row * v->strides[0] : 0;
+        m = GN__MIN(most - done, inner - col);
+        gn__load_row(v->dtype, narrow, (char *)dst + done * width, p + (from + col * stride) * bytes, stride, m);
     }
+    if (most < n && !short_rows) gn__repeat_bytes((char *)dst, most * width, n * width);
     if (n % GN__TILE_STEP) memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
 }
 
