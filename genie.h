@@ -11533,6 +11533,17 @@ typedef struct gn__products {
     typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
     typedef float narrow __attribute__((vector_size(W * 4), aligned(4), may_alias, unused)); \
     typedef uint64_t bits __attribute__((vector_size(W * 8), unused));
+/* The lanes of `from`, each with that `half` lanes away. GCC moves what is written lane by lane one by one. */
+#if defined(__clang__)
+#define GN__PROD_FLIP(to, from, half, W) GN__UNROLL for (int l = 0; l < (W); l++)(to)[l] = (from)[l ^ (half)]
+#else
+#define GN__PROD_FLIP(to, from, half, W)                                             \
+    do {                                                                             \
+        bits lanes_ = { 0 };                                                         \
+        GN__UNROLL for (int l = 0; l < (W); l++) lanes_[l] = (uint64_t)(l ^ (half)); \
+        (to) = __builtin_shuffle((from), lanes_);                                    \
+    } while (0)
+#endif
 #define GN__PROD_LOST(...) __VA_ARGS__
 #define GN__PROD_PLAIN(...)
 /* Running products of V vectors of columns at a time from i on; LOAD: those of row r. Rows of slots are longer than n,
@@ -11627,7 +11638,10 @@ typedef struct gn__products {
             GN__UNROLL for (int v = 0; v < (half + W - 1) / W; v++) {                                              \
             vec o = high[v], f = low[v];                                                                           \
             if (half >= W) o = high[v + half / W], f = low[v + half / W];                                          \
-            else GN__UNROLL for (int l = 0; l < W; l++) o[l] = high[v][l ^ half], f[l] = low[v][l ^ half];         \
+            else {                                                                                                 \
+                GN__PROD_FLIP(o, high[v], half, W);                                                                \
+                GN__PROD_FLIP(f, low[v], half, W);                                                                 \
+            }                                                                                                      \
             f *= high[v];                                                                                          \
             TIMES(vec, bits, high[v], low[v], o);                                                                  \
             low[v] += f;                                                                                           \
