@@ -11233,12 +11233,14 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
 #else
 #define GN__SHORT_LOOP
 #endif
+/* Two streams from memory, of which an odd number's middle is in both. */
 #define GN__DEFINE_MOST(S, attribute, T)                                               \
     attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
         const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
         T most = (T)(x[0] ^ flip);                                                     \
-        GN__SHORT_LOOP for (int64_t i = 0; i < n; i++) {                               \
-            T t = (T)(x[i] ^ flip);                                                    \
+        GN__SHORT_LOOP for (int64_t i = 0; i < n - n / 2; i++) {                       \
+            T t = (T)(x[i] ^ flip), u = (T)(x[i + n / 2] ^ flip);                      \
+            t = t > u ? t : u;                                                         \
             most = t > most ? t : most;                                                \
         }                                                                              \
         return (int64_t)(T)(most ^ flip);                                              \
