@@ -13214,18 +13214,141 @@ static void gn__pack_rows(char *to, const char *from, int64_t row, int64_t rows,
         for (int64_t l = 0; l < rows; l++) gn__pack_row(to + l * wide, from + l * row, 1, wide, k);
 }
 
-/* k x cols of the side from (at, col) on, as gn__pack_b has them. */
-GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
-                                          int64_t k, int nr) {
-    int64_t size = w->x->dtype == GN_F64 ? 8 : 4, i = 0;
+#if GN__X86
+enum { GN__WIDE_TAPS = 64 };
+typedef float gn__vec_512 __attribute__((vector_size(64), may_alias));
+typedef int32_t gn__ints_512 __attribute__((vector_size(64), may_alias));
+/* Where the mask is 0 nothing is read, which gives 0, and nothing written. */
+#define GN__MASKED_READ(p, mask) \
+    __builtin_ia32_loadups512_mask((const float *)(p), (gn__vec_512){ 0 }, (uint16_t)(mask))
+#define GN__MASKED_WRITE(p, e, mask) __builtin_ia32_storeups512_mask(p, e, (uint16_t)(mask))
+
+/* Sixteen places of a packed row: lanes whose elements lie evenly, as if one row went on in the next, are read at
+   once. */
+typedef struct gn__wide {
+    gn__ints_512 row, column;       /* of what a tap at (0,0) meets */
+    int64_t runs, from[16];         /* of lanes; bytes to the element of lane 0, if it were one of the run */
+    uint32_t lanes[16];             /* of each run: which elements from there on are read, one or two to a lane */
+    uint32_t inside[GN__WIDE_TAPS]; /* the same of each tap: which of all lie in x */
+} gn__wide;
+
+static bool gn__windows_are_wide(const gn__windows *w, int nr) {
+    bool flat = w->in[0] == 1 && w->places[0] == 1 && w->offset[0][0] == 0 && w->offset[0][w->taps - 1] == 0;
+    return w->pool && w->pool->isa == GN__ISA_AVX512 && nr == 32 && w->x->dtype == GN_F32 && flat &&
+           w->taps <= GN__WIDE_TAPS && w->xs[2] == 1 && w->step[2] <= 2 && (w->taps > 1 || w->places[1] > 1);
+}
+
+/* A bit of each lane as that of its first element. */
+static uint32_t gn__wide_spread(uint32_t m, int64_t step) {
+    if (step == 1) return m;
+    m = (m | m << 8) & 0xff00ff;
+    m = (m | m << 4) & 0xf0f0f0f;
+    m = (m | m << 2) & 0x33333333;
+    return (m | m << 1) & 0x55555555;
+}
+
+/* n places from column `col` on. */
+static void gn__wide_lanes(gn__wide *o, const gn__windows *w, int64_t col, int64_t n) {
     gn__place p = gn__place_of(w, col);
-    for (int64_t n; i < cols; i += n) {
-        n = GN__MIN(GN__MIN(cols - i, nr - i % nr), w->places[2] - p.at[2]);
-        gn__windows_piece((char *)out + (i / nr * nr * k + i % nr) * size, w, &p, n, at, k, nr * size);
-        gn__place_skip(w, &p, n);
+    int32_t *row = (int32_t *)&o->row, *column = (int32_t *)&o->column;
+    memset(o, 0, offsetof(gn__wide, inside));
+    for (int64_t l = 0, some; l < n; l += some) {
+        int64_t y = p.at[1] * w->step[1], x = p.at[2] * w->step[2],
+                from = (p.image * w->x->strides[0] + y * w->xs[1] + x - l * w->step[2]) * 4,
+                *last = o->from + o->runs - 1;
+        some = GN__MIN(n - l, w->places[2] - p.at[2]);
+        if (o->runs == 0 || *last != from) {
+            o->from[o->runs] = from;
+            o->lanes[o->runs++] = 0;
+        }
+        o->lanes[o->runs - 1] |= gn__wide_spread(((1u << some) - 1) << l, w->step[2]);
+        for (int64_t i = l; i < l + some; i++, x += w->step[2]) row[i] = (int32_t)y, column[i] = (int32_t)x;
+        gn__place_skip(w, &p, some);
     }
-    for (int64_t l = 0; l < k && i % nr; l++)
-        memset((char *)out + (i / nr * nr * k + i % nr + l * nr) * size, 0, (size_t)((nr - i % nr) * size));
+}
+
+GN__TARGET_AVX512 static void gn__wide_masks(gn__wide *o, const gn__windows *w) {
+    const gn__ints_512 none = { 0 }, rows = none + (int32_t)w->in[1], columns = none + (int32_t)w->in[2], row = o->row,
+                       column = o->column;
+    uint32_t all = 0;
+    for (int64_t r = 0; r < o->runs; r++) all |= o->lanes[r];
+    for (int64_t t = 0; t < w->taps; t++) {
+        gn__ints_512 y = row + (int32_t)w->offset[1][t], x = column + (int32_t)w->offset[2][t];
+        uint32_t in = __builtin_ia32_ucmpd512_mask(y, rows, 1, 0xffff);
+        in = __builtin_ia32_ucmpd512_mask(x, columns, 1, (uint16_t)in);
+        o->inside[t] = gn__wide_spread(in, w->step[2]) & all;
+    }
+}
+
+/* Lanes that meet elements of x, of each run in turn; `two` elements from one to the next, or one. */
+GN__TARGET_AVX512 static inline gn__ints_512 gn__wide_read(const gn__wide *o, uintptr_t x, int64_t t, bool two) {
+    gn__ints_512 sum = { 0 };
+    for (int64_t r = 0; r < o->runs; r++) {
+        uint32_t m = o->inside[t] & o->lanes[r];
+        uintptr_t from = x + (uintptr_t)o->from[r];
+        gn__vec_512 e, f;
+        e = GN__MASKED_READ(from, m);
+        if (two) {
+            f = GN__MASKED_READ(from + 64, m >> 16);
+            e = GN__SHUFFLE(gn__ints_512, e, f, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        }
+        sum |= (gn__ints_512)e;
+    }
+    return sum;
+}
+
+/* k terms from `at` on of the places of a panel, blocks of kc terms `apart` floats from one another. */
+GN__TARGET_AVX512 static void gn__wide_pack(float *to, const gn__windows *w, const gn__wide o[2], int64_t at, int64_t k,
+                                            int64_t kc, int64_t apart) {
+    int64_t offset[GN__WIDE_TAPS], t = at % w->taps, channel = w->x->strides[1] * 4;
+    uintptr_t x = (uintptr_t)w->x->p + (uintptr_t)((w->channel + at / w->taps) * channel);
+    const bool two = w->step[2] == 2, plain = !two && o[0].runs <= 1 && o[1].runs <= 1;
+    for (int64_t i = 0; i < w->taps; i++) offset[i] = (w->offset[1][i] * w->xs[1] + w->offset[2][i]) * 4;
+    for (int64_t l = 0, end; l < k; to += apart) {
+        gn__ints_512 *y = (gn__ints_512 *)(void *)to;
+        for (end = GN__MIN(l + kc, k); l < end; l++, y += 2) {
+            uintptr_t from = x + (uintptr_t)offset[t];
+            if (plain) {
+                y[0] = (gn__ints_512)GN__MASKED_READ(from + (uintptr_t)o[0].from[0], o[0].inside[t]);
+                y[1] = (gn__ints_512)GN__MASKED_READ(from + (uintptr_t)o[1].from[0], o[1].inside[t]);
+            } else y[0] = gn__wide_read(&o[0], from, t, two), y[1] = gn__wide_read(&o[1], from, t, two);
+            if (++t == w->taps) t = 0, x += (uintptr_t)channel;
+        }
+    }
+}
+#endif
+
+/* k x cols of the side from (at, col) on, as gn__pack_b has them: kc terms, then others. */
+GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
+                                          int64_t k, int64_t kc, int nr) {
+    int64_t size = w->x->dtype == GN_F64 ? 8 : 4, high = (cols + nr - 1) / nr * nr, i;
+#if GN__X86
+    gn__wide o[2];
+    bool wide = gn__windows_are_wide(w, nr);
+    for (i = 0; wide && i < high; i += nr) {
+        for (int h = 0; h < 2; h++) {
+            gn__wide_lanes(&o[h], w, col + i + 16 * h, GN__MAX(GN__MIN(cols - i - 16 * h, 16), 0));
+            gn__wide_masks(&o[h], w);
+        }
+        /* blocks but the last, and then that one, whose panels are closer */
+        int64_t whole = k / kc * kc;
+        gn__wide_pack((float *)out + i * kc, w, o, at, whole, kc, high * kc);
+        gn__wide_pack((float *)out + high * whole + i * (k - whole), w, o, at + whole, k - whole, kc, 0);
+    }
+    if (wide) return;
+#endif
+    for (int64_t l = 0, some; l < k; l += some, out = (char *)out + high * some * size) {
+        gn__place p = gn__place_of(w, col);
+        some = GN__MIN(k - l, kc);
+        i = 0;
+        for (int64_t n; i < cols; i += n) {
+            n = GN__MIN(GN__MIN(cols - i, nr - i % nr), w->places[2] - p.at[2]);
+            gn__windows_piece((char *)out + (i / nr * nr * some + i % nr) * size, w, &p, n, at + l, some, nr * size);
+            gn__place_skip(w, &p, n);
+        }
+        for (int64_t r = 0; r < some && i % nr; r++)
+            memset((char *)out + (i / nr * nr * some + i % nr + r * nr) * size, 0, (size_t)((nr - i % nr) * size));
+    }
 }
 
 /* Bias, residual and bounds of n sums of one filter. A NaN stays. */
@@ -13632,10 +13755,6 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr,
             size = g->dtype == GN_F64 ? 8 : 4;
     double line[GN__GEMM_NC + 64];
-    if (g->win) {
-        gn__windows_pack(out, g->win, col, cols, at, k, nr);
-        return;
-    }
     if (g->bk == 1 && g->bn != 1) {
         gn__pack_turned((char *)out, g, col, cols, at, k, nr, deep);
         return;
@@ -13883,7 +14002,8 @@ static void gn__gemm_task(const gn__gemm_job *j, gn__gemm_share *s) {
     do {
         t->at = t->end;
         t->end = GN__MIN(t->at + GN__GEMM_SPAN * j->kc, j->k);
-        for (int64_t l = t->at, k; l < t->end; l += k) {
+        if (j->g->win) gn__windows_pack(t->b, j->g->win, t->col, t->cols, t->at, t->end - t->at, j->kc, (int)nr);
+        for (int64_t l = t->at, k; l < t->end && !j->g->win; l += k) {
             k = GN__MIN(t->end - l, j->kc);
             gn__pack_b(t->b + wide * (l - t->at) * j->size, j->g, t->col, t->cols, l, k, (int)nr, j->deep);
         }
@@ -15465,20 +15585,13 @@ static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
 }
 GN__COLD_END
 
-typedef float gn__lone_vec __attribute__((vector_size(64), may_alias));
-typedef float gn__lone_loose __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t gn__lone_order __attribute__((vector_size(64)));
-/* 0 where the mask is; there nothing is read, and nothing written. */
-#define GN__MASKED_READ(p, mask) __builtin_ia32_loadups512_mask(p, (gn__lone_vec){ 0 }, (uint16_t)(mask))
-#define GN__MASKED_WRITE(p, e, mask) __builtin_ia32_storeups512_mask(p, e, (uint16_t)(mask))
-
 #if !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")
 #endif
 /* Sixteen rows of sixteen become columns. */
-GN__INLINE GN__TARGET_AVX512 void gn__lone_turn(gn__lone_vec *e) {
-    gn__lone_vec f[16];
+GN__INLINE GN__TARGET_AVX512 void gn__lone_turn(gn__vec_512 *e) {
+    gn__vec_512 f[16];
 #define GN__LONE_A 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
 #define GN__LONE_B 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
 #define GN__LONE_C 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
@@ -15486,24 +15599,24 @@ GN__INLINE GN__TARGET_AVX512 void gn__lone_turn(gn__lone_vec *e) {
 #define GN__LONE_E 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
 #define GN__LONE_F 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
     GN__UNROLL for (int i = 0; i < 16; i += 4) { /* squares of four */
-        gn__lone_vec a = GN__SHUFFLE(gn__lone_order, e[i], e[i + 1], GN__LONE_A),
-                     b = GN__SHUFFLE(gn__lone_order, e[i], e[i + 1], GN__LONE_B),
-                     c = GN__SHUFFLE(gn__lone_order, e[i + 2], e[i + 3], GN__LONE_A),
-                     d = GN__SHUFFLE(gn__lone_order, e[i + 2], e[i + 3], GN__LONE_B);
-        f[i] = GN__SHUFFLE(gn__lone_order, a, c, GN__LONE_C);
-        f[i + 1] = GN__SHUFFLE(gn__lone_order, a, c, GN__LONE_D);
-        f[i + 2] = GN__SHUFFLE(gn__lone_order, b, d, GN__LONE_C);
-        f[i + 3] = GN__SHUFFLE(gn__lone_order, b, d, GN__LONE_D);
+        gn__vec_512 a = GN__SHUFFLE(gn__ints_512, e[i], e[i + 1], GN__LONE_A),
+                    b = GN__SHUFFLE(gn__ints_512, e[i], e[i + 1], GN__LONE_B),
+                    c = GN__SHUFFLE(gn__ints_512, e[i + 2], e[i + 3], GN__LONE_A),
+                    d = GN__SHUFFLE(gn__ints_512, e[i + 2], e[i + 3], GN__LONE_B);
+        f[i] = GN__SHUFFLE(gn__ints_512, a, c, GN__LONE_C);
+        f[i + 1] = GN__SHUFFLE(gn__ints_512, a, c, GN__LONE_D);
+        f[i + 2] = GN__SHUFFLE(gn__ints_512, b, d, GN__LONE_C);
+        f[i + 3] = GN__SHUFFLE(gn__ints_512, b, d, GN__LONE_D);
     }
     GN__UNROLL for (int i = 0; i < 4; i++) { /* element 4 q + i of rows 4 k to 4 k + 3 is quarter q of f[4 k + i] */
-        gn__lone_vec a = GN__SHUFFLE(gn__lone_order, f[i], f[i + 4], GN__LONE_E),
-                     b = GN__SHUFFLE(gn__lone_order, f[i], f[i + 4], GN__LONE_F),
-                     c = GN__SHUFFLE(gn__lone_order, f[i + 8], f[i + 12], GN__LONE_E),
-                     d = GN__SHUFFLE(gn__lone_order, f[i + 8], f[i + 12], GN__LONE_F);
-        e[i] = GN__SHUFFLE(gn__lone_order, a, c, GN__LONE_E);
-        e[i + 4] = GN__SHUFFLE(gn__lone_order, b, d, GN__LONE_E);
-        e[i + 8] = GN__SHUFFLE(gn__lone_order, a, c, GN__LONE_F);
-        e[i + 12] = GN__SHUFFLE(gn__lone_order, b, d, GN__LONE_F);
+        gn__vec_512 a = GN__SHUFFLE(gn__ints_512, f[i], f[i + 4], GN__LONE_E),
+                    b = GN__SHUFFLE(gn__ints_512, f[i], f[i + 4], GN__LONE_F),
+                    c = GN__SHUFFLE(gn__ints_512, f[i + 8], f[i + 12], GN__LONE_E),
+                    d = GN__SHUFFLE(gn__ints_512, f[i + 8], f[i + 12], GN__LONE_F);
+        e[i] = GN__SHUFFLE(gn__ints_512, a, c, GN__LONE_E);
+        e[i + 4] = GN__SHUFFLE(gn__ints_512, b, d, GN__LONE_E);
+        e[i + 8] = GN__SHUFFLE(gn__ints_512, a, c, GN__LONE_F);
+        e[i + 12] = GN__SHUFFLE(gn__ints_512, b, d, GN__LONE_F);
     }
 }
 #undef GN__LONE_A
@@ -15516,7 +15629,7 @@ GN__INLINE GN__TARGET_AVX512 void gn__lone_turn(gn__lone_vec *e) {
 /* n elements of each of sixteen rows, which begin at `first`, as n vectors; after each `wide` of them lie `skipped`. */
 GN__TARGET_AVX512 static void gn__lone_in(float *to, const float *from, const int64_t *first, int64_t n, int64_t wide,
                                           int64_t skipped) {
-    gn__lone_vec e[16], *y = (gn__lone_vec *)(void *)to;
+    gn__vec_512 e[16], *y = (gn__vec_512 *)(void *)to;
     for (int64_t i = 0, x = wide; i < n; i += 16, from += 16) {
         uint16_t mask = n - i < 16 ? (uint16_t)((1u << (n - i)) - 1) : 0xffff;
         GN__UNROLL for (int r = 0; r < 16; r++) e[r] = GN__MASKED_READ(from + first[r], mask);
@@ -15530,10 +15643,10 @@ GN__TARGET_AVX512 static void gn__lone_in(float *to, const float *from, const in
 
 /* The way back to `rows` rows, `step` apart: vectors lie one behind the other. */
 GN__TARGET_AVX512 static void gn__lone_out(float *to, int64_t step, int64_t rows, const float *from, int64_t n) {
-    gn__lone_vec e[16];
+    gn__vec_512 e[16];
     for (int64_t i = 0; i < n; i += 16, to += 16, from += 16 * GN__LONE) {
         uint16_t mask = n - i < 16 ? (uint16_t)((1u << (n - i)) - 1) : 0xffff;
-        GN__UNROLL for (int r = 0; r < 16; r++) e[r] = ((const gn__lone_vec *)(const void *)from)[r];
+        GN__UNROLL for (int r = 0; r < 16; r++) e[r] = ((const gn__vec_512 *)(const void *)from)[r];
         gn__lone_turn(e);
         GN__UNROLL for (int r = 0; r < 16; r++) if (r < rows) GN__MASKED_WRITE(to + r * step, e[r], mask);
     }
@@ -15553,10 +15666,10 @@ GN__TARGET_AVX512 static void gn__lone_out(float *to, int64_t step, int64_t rows
     __asm__("vmaxps %1, %2, %0" : "=v"(acc##h##r) : "v"(acc##h##r), "v"(least)); \
     __asm__("vminps %1, %2, %0" : "=v"(acc##h##r) : "v"(acc##h##r), "v"(most));  \
     to[h][r] = acc##h##r;
-GN__TARGET_AVX512 static void gn__lone_lines(const gn__lone *j, float *y, const float *x, const gn__lone_vec *w,
+GN__TARGET_AVX512 static void gn__lone_lines(const gn__lone *j, float *y, const float *x, const gn__vec_512 *w,
                                              int64_t lines) {
     GN__CONTRACT
-    typedef gn__lone_vec vec;
+    typedef gn__vec_512 vec;
     const gn__windows *v = &j->k->win;
     const int64_t taps = v->taps, step = v->step[2] * (int64_t)sizeof(vec), wide = v->places[2],
                   down = v->step[1] * j->width * (int64_t)sizeof(vec), row = j->k->n_picked[2], once = GN__LONE_ONCE;
@@ -15650,7 +15763,7 @@ static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
         gn__lone_filters(j, w, m, rows);
         for (int64_t r = 0; r < GN__LONE; r++) at[r] = (m + (r < rows ? r : 0)) / k->filters * x->strides[1];
         gn__lone_lay(j, room, from, at, b * v->step[1] + j->low[0]);
-        gn__lone_lines(j, y, room, (const gn__lone_vec *)(const void *)w, lines);
+        gn__lone_lines(j, y, room, (const gn__vec_512 *)(const void *)w, lines);
         if (v->os[1] == wide) gn__lone_out(to, out->strides[1], rows, y, lines * wide);
         else
             for (int64_t r = 0; r < lines; r++)
