@@ -10299,7 +10299,8 @@ enum {
     GN__FEW = 4 * GN__LANES,
     GN__RUN = GN__PIECE / GN__LANES,
     GN__ABREAST = 32,
-    GN__GEMM_LOW = 4
+    GN__GEMM_LOW = 4,
+    GN__GEMM_LAST = 4
 };
 
 typedef void (*gn__micro)(const void *a, int64_t am, int64_t ak, const void *b, void *c, int64_t ldc, int64_t k,
@@ -10939,6 +10940,72 @@ GN__DEFINE_SUM(squares_f64, GN__TARGET_AVX2, double, 4, GN__PIECE64, double, GN_
 #pragma GCC pop_options
 #endif
 #if GN__X86
+typedef float gn__vec_512 __attribute__((vector_size(64), may_alias));
+typedef int32_t gn__ints_512 __attribute__((vector_size(64), may_alias));
+/* Where the mask is 0 nothing is read, which gives 0, and nothing written. */
+#define GN__MASKED_READ(p, mask) \
+    __builtin_ia32_loadups512_mask((const float *)(p), (gn__vec_512){ 0 }, (uint16_t)(mask))
+#define GN__MASKED_WRITE(p, e, mask) __builtin_ia32_storeups512_mask(p, e, (uint16_t)(mask))
+
+/* Sixteen rows of sixteen become columns. */
+GN__INLINE GN__TARGET_AVX512 void gn__turn_512(gn__vec_512 *e) {
+    gn__vec_512 f[16];
+#define GN__TURN_A 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
+#define GN__TURN_B 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
+#define GN__TURN_C 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define GN__TURN_D 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define GN__TURN_E 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
+#define GN__TURN_F 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
+    GN__UNROLL for (int i = 0; i < 16; i += 4) { /* squares of four */
+        gn__vec_512 a = GN__SHUFFLE(gn__ints_512, e[i], e[i + 1], GN__TURN_A),
+                    b = GN__SHUFFLE(gn__ints_512, e[i], e[i + 1], GN__TURN_B),
+                    c = GN__SHUFFLE(gn__ints_512, e[i + 2], e[i + 3], GN__TURN_A),
+                    d = GN__SHUFFLE(gn__ints_512, e[i + 2], e[i + 3], GN__TURN_B);
+        f[i] = GN__SHUFFLE(gn__ints_512, a, c, GN__TURN_C);
+        f[i + 1] = GN__SHUFFLE(gn__ints_512, a, c, GN__TURN_D);
+        f[i + 2] = GN__SHUFFLE(gn__ints_512, b, d, GN__TURN_C);
+        f[i + 3] = GN__SHUFFLE(gn__ints_512, b, d, GN__TURN_D);
+    }
+    GN__UNROLL for (int i = 0; i < 4; i++) { /* element 4 q + i of rows 4 k to 4 k + 3 is quarter q of f[4 k + i] */
+        gn__vec_512 a = GN__SHUFFLE(gn__ints_512, f[i], f[i + 4], GN__TURN_E),
+                    b = GN__SHUFFLE(gn__ints_512, f[i], f[i + 4], GN__TURN_F),
+                    c = GN__SHUFFLE(gn__ints_512, f[i + 8], f[i + 12], GN__TURN_E),
+                    d = GN__SHUFFLE(gn__ints_512, f[i + 8], f[i + 12], GN__TURN_F);
+        e[i] = GN__SHUFFLE(gn__ints_512, a, c, GN__TURN_E);
+        e[i + 4] = GN__SHUFFLE(gn__ints_512, b, d, GN__TURN_E);
+        e[i + 8] = GN__SHUFFLE(gn__ints_512, a, c, GN__TURN_F);
+        e[i + 12] = GN__SHUFFLE(gn__ints_512, b, d, GN__TURN_F);
+    }
+}
+#undef GN__TURN_A
+#undef GN__TURN_B
+#undef GN__TURN_C
+#undef GN__TURN_D
+#undef GN__TURN_E
+#undef GN__TURN_F
+
+/* The last columns of C, `n` of them, of 16 rows (of which there are `rows`) as gn__micro has them: terms of rows that
+   lie are turned, GN__RUN at a time, so that lanes are rows. b: packed, `ldb` from one term to the next. */
+GN__TARGET_AVX512 static void gn__micro_across(const float *a, int64_t am, int64_t rows, const float *b, int64_t ldb,
+                                               float *c, int64_t ldc, int64_t n, int64_t k, bool add) {
+    GN__CONTRACT
+    gn__vec_512 e[16], acc[GN__GEMM_LAST] = { { 0 } };
+    float lanes[16];
+    for (int64_t l = 0; l < k; l += GN__RUN, a += GN__RUN, b += GN__RUN * ldb) {
+        int64_t terms = GN__MIN(k - l, (int64_t)GN__RUN);
+        GN__UNROLL for (int r = 0; r < 16; r++) e[r] = GN__MASKED_READ(a + (r < rows ? r : 0) * am, (1u << terms) - 1);
+        gn__turn_512(e);
+        for (int64_t q = 0; q < n; q++) {
+            gn__vec_512 run = { 0 };
+            GN__UNROLL for (int t = 0; t < 16; t++) if (t < terms) run += e[t] * b[t * ldb + q];
+            acc[q] += run;
+        }
+    }
+    for (int64_t q = 0; q < n; q++) {
+        memcpy(lanes, &acc[q], sizeof lanes);
+        for (int64_t r = 0; r < rows; r++) c[r * ldc + q] = add ? lanes[r] + c[r * ldc + q] : lanes[r];
+    }
+}
 #define GN__MADD_BF16(sum, a, w) GN__PAIRS_BF16(sum, w, a)
 GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
@@ -13081,7 +13148,7 @@ static void gn__place_skip(const gn__windows *w, gn__place *p, int64_t n) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
-static void gn__windows_load(void *to, gn_dtype d, const char *p, int64_t stride, int64_t n) {
+GN__NOINLINE static void gn__windows_load(void *to, gn_dtype d, const char *p, int64_t stride, int64_t n) {
     if (d == GN_F32 && stride == 1 && n < 32)
         for (int64_t i = 0; i < n; i++) ((float *)to)[i] = ((const float *)(const void *)p)[i];
     else if (d == GN_F32 && stride == 2)
@@ -13090,7 +13157,7 @@ static void gn__windows_load(void *to, gn_dtype d, const char *p, int64_t stride
     else gn__load_f32((float *)to, d, p, stride, n);
 }
 
-static void gn__windows_outside(char *to, const gn__windows *w, int64_t begin, int64_t end) {
+GN__NOINLINE static void gn__windows_outside(char *to, const gn__windows *w, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end && w->x->dtype == GN_F64; i++) ((double *)(void *)to)[i] = w->around;
     for (int64_t i = begin; i < end && w->x->dtype != GN_F64; i++) ((float *)(void *)to)[i] = (float)w->around;
 }
@@ -13216,12 +13283,6 @@ static void gn__pack_rows(char *to, const char *from, int64_t row, int64_t rows,
 
 #if GN__X86
 enum { GN__WIDE_TAPS = 64 };
-typedef float gn__vec_512 __attribute__((vector_size(64), may_alias));
-typedef int32_t gn__ints_512 __attribute__((vector_size(64), may_alias));
-/* Where the mask is 0 nothing is read, which gives 0, and nothing written. */
-#define GN__MASKED_READ(p, mask) \
-    __builtin_ia32_loadups512_mask((const float *)(p), (gn__vec_512){ 0 }, (uint16_t)(mask))
-#define GN__MASKED_WRITE(p, e, mask) __builtin_ia32_storeups512_mask(p, e, (uint16_t)(mask))
 
 /* Sixteen places of a packed row: lanes whose elements lie evenly, as if one row went on in the next, are read at
    once. */
@@ -13232,6 +13293,7 @@ typedef struct gn__wide {
     uint32_t inside[GN__WIDE_TAPS]; /* the same of each tap: which of all lie in x */
 } gn__wide;
 
+GN__SMALL_BEGIN
 static bool gn__windows_are_wide(const gn__windows *w, int nr) {
     bool flat = w->in[0] == 1 && w->places[0] == 1 && w->offset[0][0] == 0 && w->offset[0][w->taps - 1] == 0;
     return w->pool && w->pool->isa == GN__ISA_AVX512 && nr == 32 && w->x->dtype == GN_F32 && flat &&
@@ -13280,6 +13342,8 @@ GN__TARGET_AVX512 static void gn__wide_masks(gn__wide *o, const gn__windows *w) 
     }
 }
 
+GN__SMALL_END
+
 /* Lanes that meet elements of x, of each run in turn; `two` elements from one to the next, or one. */
 GN__TARGET_AVX512 static inline gn__ints_512 gn__wide_read(const gn__wide *o, uintptr_t x, int64_t t, bool two) {
     gn__ints_512 sum = { 0 };
@@ -13318,6 +13382,7 @@ GN__TARGET_AVX512 static void gn__wide_pack(float *to, const gn__windows *w, con
 }
 #endif
 
+GN__SMALL_BEGIN
 /* k x cols of the side from (at, col) on, as gn__pack_b has them: kc terms, then others. */
 GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
                                           int64_t k, int64_t kc, int nr) {
@@ -13350,6 +13415,8 @@ GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64
             memset((char *)out + (i / nr * nr * some + i % nr + r * nr) * size, 0, (size_t)((nr - i % nr) * size));
     }
 }
+
+GN__SMALL_END
 
 /* Bias, residual and bounds of n sums of one filter. A NaN stays. */
 #define GN__DEFINE_WINDOWS_FINISH(S, attribute, T)                                                                   \
@@ -13401,6 +13468,7 @@ static void gn__windows_store_from(const gn__windows *w, void *sums, int64_t row
         int64_t at = p.image * out->strides[0] + m * out->strides[1] + w->first, from = 0;
         for (int a = 0; a < 3; a++) at += p.at[a] * w->os[a];
         some = GN__MIN(GN__MIN(n - i, w->places[2] - p.at[2]), (int64_t)GN__LENGTH(room));
+        if (w->direct && !r) some = n; /* no place has another end */
         if (r) {
             from = p.image * r->strides[0] + m * r->strides[1] + w->first_of_residual;
             for (int a = 0; a < 3; a++) from += p.at[a] * w->rs[a];
@@ -13413,7 +13481,7 @@ static void gn__windows_store_from(const gn__windows *w, void *sums, int64_t row
         else if (ends) gn__windows_end_f32(w, (float *)(void *)y, (const float *)more, (float)bias, some);
         if (!w->direct && wide) gn__store_f64((double *)(void *)y, GN_F64, out->p + at * bytes, w->os[2], some);
         else if (!w->direct) gn__store_f32((float *)(void *)y, out->dtype, out->p + at * bytes, w->os[2], some);
-        gn__place_skip(w, &p, some);
+        if (i + some < n) gn__place_skip(w, &p, some);
     }
 }
 
@@ -13838,6 +13906,9 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
     const gn__tiles *tiles = j->tiles;
     int64_t nr = tiles->nr, size = j->size, row = j->lies ? j->g->am : k, lows = gn__gemm_lows(j, rows), mr;
     bool thins = tiles == &j->kernels->f32 && j->kernels->thin;
+    int64_t last = thins && j->lies ? cols % 16 : 0, done = 0;
+    if (last > GN__GEMM_LAST) last = 0;
+    cols -= last;
     gn__tiles_hold(j, true);
     for (int64_t p = 0; p < rows; p += mr) {
         bool low = p >= rows - lows;
@@ -13865,6 +13936,17 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
             micro(from, am, ak, b + q * k * size, edge, nr, k, add);
             for (int64_t i = 0; i < high; i++) memcpy(to + i * ldc * size, edge + i * nr * size, (size_t)(wide * size));
         }
+#if GN__X86
+        for (int64_t n; last && done < GN__MIN(p + mr, rows); done += n) {
+            n = GN__MIN(rows - done, 16);
+            if (done + n > p + mr) break; /* rows that tiles have just read, and not before */
+            gn__micro_across((const float *)(const void *)a + done * row, row, n,
+                             (const float *)(const void *)b + cols / nr * nr * k + cols % nr, nr,
+                             (float *)(void *)c + done * ldc + cols, ldc, last, k, add);
+        }
+#else
+        (void)done;
+#endif
     }
     gn__tiles_hold(j, false);
 }
@@ -15589,43 +15671,6 @@ GN__COLD_END
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")
 #endif
-/* Sixteen rows of sixteen become columns. */
-GN__INLINE GN__TARGET_AVX512 void gn__lone_turn(gn__vec_512 *e) {
-    gn__vec_512 f[16];
-#define GN__LONE_A 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
-#define GN__LONE_B 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
-#define GN__LONE_C 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define GN__LONE_D 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
-#define GN__LONE_E 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
-#define GN__LONE_F 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
-    GN__UNROLL for (int i = 0; i < 16; i += 4) { /* squares of four */
-        gn__vec_512 a = GN__SHUFFLE(gn__ints_512, e[i], e[i + 1], GN__LONE_A),
-                    b = GN__SHUFFLE(gn__ints_512, e[i], e[i + 1], GN__LONE_B),
-                    c = GN__SHUFFLE(gn__ints_512, e[i + 2], e[i + 3], GN__LONE_A),
-                    d = GN__SHUFFLE(gn__ints_512, e[i + 2], e[i + 3], GN__LONE_B);
-        f[i] = GN__SHUFFLE(gn__ints_512, a, c, GN__LONE_C);
-        f[i + 1] = GN__SHUFFLE(gn__ints_512, a, c, GN__LONE_D);
-        f[i + 2] = GN__SHUFFLE(gn__ints_512, b, d, GN__LONE_C);
-        f[i + 3] = GN__SHUFFLE(gn__ints_512, b, d, GN__LONE_D);
-    }
-    GN__UNROLL for (int i = 0; i < 4; i++) { /* element 4 q + i of rows 4 k to 4 k + 3 is quarter q of f[4 k + i] */
-        gn__vec_512 a = GN__SHUFFLE(gn__ints_512, f[i], f[i + 4], GN__LONE_E),
-                    b = GN__SHUFFLE(gn__ints_512, f[i], f[i + 4], GN__LONE_F),
-                    c = GN__SHUFFLE(gn__ints_512, f[i + 8], f[i + 12], GN__LONE_E),
-                    d = GN__SHUFFLE(gn__ints_512, f[i + 8], f[i + 12], GN__LONE_F);
-        e[i] = GN__SHUFFLE(gn__ints_512, a, c, GN__LONE_E);
-        e[i + 4] = GN__SHUFFLE(gn__ints_512, b, d, GN__LONE_E);
-        e[i + 8] = GN__SHUFFLE(gn__ints_512, a, c, GN__LONE_F);
-        e[i + 12] = GN__SHUFFLE(gn__ints_512, b, d, GN__LONE_F);
-    }
-}
-#undef GN__LONE_A
-#undef GN__LONE_B
-#undef GN__LONE_C
-#undef GN__LONE_D
-#undef GN__LONE_E
-#undef GN__LONE_F
-
 /* n elements of each of sixteen rows, which begin at `first`, as n vectors; after each `wide` of them lie `skipped`. */
 GN__TARGET_AVX512 static void gn__lone_in(float *to, const float *from, const int64_t *first, int64_t n, int64_t wide,
                                           int64_t skipped) {
@@ -15633,7 +15678,7 @@ GN__TARGET_AVX512 static void gn__lone_in(float *to, const float *from, const in
     for (int64_t i = 0, x = wide; i < n; i += 16, from += 16) {
         uint16_t mask = n - i < 16 ? (uint16_t)((1u << (n - i)) - 1) : 0xffff;
         GN__UNROLL for (int r = 0; r < 16; r++) e[r] = GN__MASKED_READ(from + first[r], mask);
-        gn__lone_turn(e);
+        gn__turn_512(e);
         GN__UNROLL for (int l = 0; l < 16; l++) if (l < n - i) {
             *y++ = e[l];
             if (--x == 0) x = wide, y += skipped;
@@ -15647,7 +15692,7 @@ GN__TARGET_AVX512 static void gn__lone_out(float *to, int64_t step, int64_t rows
     for (int64_t i = 0; i < n; i += 16, to += 16, from += 16 * GN__LONE) {
         uint16_t mask = n - i < 16 ? (uint16_t)((1u << (n - i)) - 1) : 0xffff;
         GN__UNROLL for (int r = 0; r < 16; r++) e[r] = ((const gn__vec_512 *)(const void *)from)[r];
-        gn__lone_turn(e);
+        gn__turn_512(e);
         GN__UNROLL for (int r = 0; r < 16; r++) if (r < rows) GN__MASKED_WRITE(to + r * step, e[r], mask);
     }
 }
