@@ -13297,7 +13297,7 @@ GN__SMALL_BEGIN
 static bool gn__windows_are_wide(const gn__windows *w, int nr) {
     bool flat = w->in[0] == 1 && w->places[0] == 1 && w->offset[0][0] == 0 && w->offset[0][w->taps - 1] == 0;
     return w->pool && w->pool->isa == GN__ISA_AVX512 && nr == 32 && w->x->dtype == GN_F32 && flat &&
-           w->taps <= GN__WIDE_TAPS && w->xs[2] == 1 && w->step[2] <= 2 && (w->taps > 1 || w->places[1] > 1);
+           w->taps <= GN__WIDE_TAPS && w->xs[2] == 1 && w->step[2] <= 2 && w->taps > 1;
 }
 
 /* A bit of each lane as that of its first element. */
