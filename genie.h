@@ -15621,7 +15621,13 @@ GN__COLD_END
 #if GN__X86
 /* ---- a filter a channel: of sixteen channels at once, whose elements of one place lie side by side ---- */
 
-enum { GN__LONE = 16, GN__LONE_ONCE = 7 /* places */, GN__LONE_LEAST = 8, GN__LONE_LAID = 1 << 18 /* bytes */ };
+enum {
+    GN__LONE = 16,
+    GN__LONE_ONCE = 7 /* places */,
+    GN__LONE_LEAST = 8,
+    GN__LONE_NEAR = 256 /* places */,
+    GN__LONE_LAID = 1 << 18 /* bytes */
+};
 
 typedef struct gn__lone {
     const gn__conv *k;
@@ -15795,7 +15801,8 @@ static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
     const gn__windows *v = &k->win;
     const gn_view *x = v->x, *out = v->out;
     int64_t all = out->dims[1], wide = v->places[2], each = j->blocks * j->bands, at[GN__LONE],
-            laid = j->high * j->width, sums = j->rows * wide + GN__LONE;
+            laid = j->high * j->width, some = GN__MAX(GN__LONE_NEAR / wide / 2, 1) * 2,
+            sums = GN__MIN(j->rows, some) * wide + GN__LONE;
     float *raw = (float *)gn__alloc_zero((size_t)((laid + sums + v->taps + 2) * GN__LONE) * sizeof *raw);
     if (!raw) gn__atomic_store(j->failed, 1);
     float *room = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63), *y = room + laid * GN__LONE,
@@ -15808,11 +15815,13 @@ static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
         gn__lone_filters(j, w, m, rows);
         for (int64_t r = 0; r < GN__LONE; r++) at[r] = (m + (r < rows ? r : 0)) / k->filters * x->strides[1];
         gn__lone_lay(j, room, from, at, b * v->step[1] + j->low[0]);
-        gn__lone_lines(j, y, room, (const gn__vec_512 *)(const void *)w, lines);
-        if (v->os[1] == wide) gn__lone_out(to, out->strides[1], rows, y, lines * wide);
-        else
-            for (int64_t r = 0; r < lines; r++)
-                gn__lone_out(to + r * v->os[1], out->strides[1], rows, y + r * wide * GN__LONE, wide);
+        for (int64_t r = 0, n; r < lines; r += n) { /* results are read again while they are near */
+            n = GN__MIN(lines - r, some);
+            gn__lone_lines(j, y, room + r * v->step[1] * j->width * GN__LONE, (const gn__vec_512 *)(const void *)w, n);
+            if (v->os[1] == wide) gn__lone_out(to + r * wide, out->strides[1], rows, y, n * wide);
+            for (int64_t i = 0; i < n && v->os[1] != wide; i++)
+                gn__lone_out(to + (r + i) * v->os[1], out->strides[1], rows, y + i * wide * GN__LONE, wide);
+        }
     }
     gn_free(raw);
 }
