@@ -10330,7 +10330,8 @@ enum {
     GN__FEW = 4 * GN__LANES,
     GN__RUN = GN__PIECE / GN__LANES,
     GN__ABREAST = 32,
-    GN__GEMM_LOW = 4
+    GN__GEMM_LOW = 4,
+    GN__GEMM_LAST = 4
 };
 
 typedef void (*gn__micro)(const void *a, int64_t am, int64_t ak, const void *b, void *c, int64_t ldc, int64_t k,
@@ -10970,6 +10971,72 @@ GN__DEFINE_SUM(squares_f64, GN__TARGET_AVX2, double, 4, GN__PIECE64, double, GN_
 #pragma GCC pop_options
 #endif
 #if GN__X86
+typedef float gn__vec_512 __attribute__((vector_size(64), may_alias));
+typedef int32_t gn__ints_512 __attribute__((vector_size(64), may_alias));
+/* Where the mask is 0 nothing is read, which gives 0, and nothing written. */
+#define GN__MASKED_READ(p, mask) \
+    __builtin_ia32_loadups512_mask((const float *)(p), (gn__vec_512){ 0 }, (uint16_t)(mask))
+#define GN__MASKED_WRITE(p, e, mask) __builtin_ia32_storeups512_mask(p, e, (uint16_t)(mask))
+
+/* Sixteen rows of sixteen become columns. */
+GN__INLINE GN__TARGET_AVX512 void gn__turn_512(gn__vec_512 *e) {
+    gn__vec_512 f[16];
+#define GN__TURN_A 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
+#define GN__TURN_B 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
+#define GN__TURN_C 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define GN__TURN_D 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define GN__TURN_E 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
+#define GN__TURN_F 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
+    GN__UNROLL for (int i = 0; i < 16; i += 4) { /* squares of four */
+        gn__vec_512 a = GN__SHUFFLE(gn__ints_512, e[i], e[i + 1], GN__TURN_A),
+                    b = GN__SHUFFLE(gn__ints_512, e[i], e[i + 1], GN__TURN_B),
+                    c = GN__SHUFFLE(gn__ints_512, e[i + 2], e[i + 3], GN__TURN_A),
+                    d = GN__SHUFFLE(gn__ints_512, e[i + 2], e[i + 3], GN__TURN_B);
+        f[i] = GN__SHUFFLE(gn__ints_512, a, c, GN__TURN_C);
+        f[i + 1] = GN__SHUFFLE(gn__ints_512, a, c, GN__TURN_D);
+        f[i + 2] = GN__SHUFFLE(gn__ints_512, b, d, GN__TURN_C);
+        f[i + 3] = GN__SHUFFLE(gn__ints_512, b, d, GN__TURN_D);
+    }
+    GN__UNROLL for (int i = 0; i < 4; i++) { /* element 4 q + i of rows 4 k to 4 k + 3 is quarter q of f[4 k + i] */
+        gn__vec_512 a = GN__SHUFFLE(gn__ints_512, f[i], f[i + 4], GN__TURN_E),
+                    b = GN__SHUFFLE(gn__ints_512, f[i], f[i + 4], GN__TURN_F),
+                    c = GN__SHUFFLE(gn__ints_512, f[i + 8], f[i + 12], GN__TURN_E),
+                    d = GN__SHUFFLE(gn__ints_512, f[i + 8], f[i + 12], GN__TURN_F);
+        e[i] = GN__SHUFFLE(gn__ints_512, a, c, GN__TURN_E);
+        e[i + 4] = GN__SHUFFLE(gn__ints_512, b, d, GN__TURN_E);
+        e[i + 8] = GN__SHUFFLE(gn__ints_512, a, c, GN__TURN_F);
+        e[i + 12] = GN__SHUFFLE(gn__ints_512, b, d, GN__TURN_F);
+    }
+}
+#undef GN__TURN_A
+#undef GN__TURN_B
+#undef GN__TURN_C
+#undef GN__TURN_D
+#undef GN__TURN_E
+#undef GN__TURN_F
+
+/* The last columns of C, `n` of them, of 16 rows (of which there are `rows`) as gn__micro has them: terms of rows that
+   lie are turned, GN__RUN at a time, so that lanes are rows. b: packed, `ldb` from one term to the next. */
+GN__TARGET_AVX512 static void gn__micro_across(const float *a, int64_t am, int64_t rows, const float *b, int64_t ldb,
+                                               float *c, int64_t ldc, int64_t n, int64_t k, bool add) {
+    GN__CONTRACT
+    gn__vec_512 e[16], acc[GN__GEMM_LAST] = { { 0 } };
+    float lanes[16];
+    for (int64_t l = 0; l < k; l += GN__RUN, a += GN__RUN, b += GN__RUN * ldb) {
+        int64_t terms = GN__MIN(k - l, (int64_t)GN__RUN);
+        GN__UNROLL for (int r = 0; r < 16; r++) e[r] = GN__MASKED_READ(a + (r < rows ? r : 0) * am, (1u << terms) - 1);
+        gn__turn_512(e);
+        for (int64_t q = 0; q < n; q++) {
+            gn__vec_512 run = { 0 };
+            GN__UNROLL for (int t = 0; t < 16; t++) if (t < terms) run += e[t] * b[t * ldb + q];
+            acc[q] += run;
+        }
+    }
+    for (int64_t q = 0; q < n; q++) {
+        memcpy(lanes, &acc[q], sizeof lanes);
+        for (int64_t r = 0; r < rows; r++) c[r * ldc + q] = add ? lanes[r] + c[r * ldc + q] : lanes[r];
+    }
+}
 #define GN__MADD_BF16(sum, a, w) GN__PAIRS_BF16(sum, w, a)
 GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
@@ -13128,7 +13195,7 @@ static void gn__place_skip(const gn__windows *w, gn__place *p, int64_t n) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
-static void gn__windows_load(void *to, gn_dtype d, const char *p, int64_t stride, int64_t n) {
+GN__NOINLINE static void gn__windows_load(void *to, gn_dtype d, const char *p, int64_t stride, int64_t n) {
     if (d == GN_F32 && stride == 1 && n < 32)
         for (int64_t i = 0; i < n; i++) ((float *)to)[i] = ((const float *)(const void *)p)[i];
     else if (d == GN_F32 && stride == 2)
@@ -13137,7 +13204,7 @@ static void gn__windows_load(void *to, gn_dtype d, const char *p, int64_t stride
     else gn__load_f32((float *)to, d, p, stride, n);
 }
 
-static void gn__windows_outside(char *to, const gn__windows *w, int64_t begin, int64_t end) {
+GN__NOINLINE static void gn__windows_outside(char *to, const gn__windows *w, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end && w->x->dtype == GN_F64; i++) ((double *)(void *)to)[i] = w->around;
     for (int64_t i = begin; i < end && w->x->dtype != GN_F64; i++) ((float *)(void *)to)[i] = (float)w->around;
 }
@@ -13261,19 +13328,142 @@ static void gn__pack_rows(char *to, const char *from, int64_t row, int64_t rows,
         for (int64_t l = 0; l < rows; l++) gn__pack_row(to + l * wide, from + l * row, 1, wide, k);
 }
 
-/* k x cols of the side from (at, col) on, as gn__pack_b has them. */
-GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
-                                          int64_t k, int nr) {
-    int64_t size = w->x->dtype == GN_F64 ? 8 : 4, i = 0;
-    gn__place p = gn__place_of(w, col);
-    for (int64_t n; i < cols; i += n) {
-        n = GN__MIN(GN__MIN(cols - i, nr - i % nr), w->places[2] - p.at[2]);
-        gn__windows_piece((char *)out + (i / nr * nr * k + i % nr) * size, w, &p, n, at, k, nr * size);
-        gn__place_skip(w, &p, n);
-    }
-    for (int64_t l = 0; l < k && i % nr; l++)
-        memset((char *)out + (i / nr * nr * k + i % nr + l * nr) * size, 0, (size_t)((nr - i % nr) * size));
+#if GN__X86
+enum { GN__WIDE_TAPS = 64 };
+
+/* Sixteen places of a packed row: lanes whose elements lie evenly, as if one row went on in the next, are read at
+   once. */
+typedef struct gn__wide {
+    gn__ints_512 row, column;       /* of what a tap at (0,0) meets */
+    int64_t runs, from[16];         /* of lanes; bytes to the element of lane 0, if it were one of the run */
+    uint32_t lanes[16];             /* of each run: which elements from there on are read, one or two to a lane */
+    uint32_t inside[GN__WIDE_TAPS]; /* the same of each tap: which of all lie in x */
+} gn__wide;
+
+GN__SMALL_BEGIN
+static bool gn__windows_are_wide(const gn__windows *w, int nr) {
+    bool flat = w->in[0] == 1 && w->places[0] == 1 && w->offset[0][0] == 0 && w->offset[0][w->taps - 1] == 0;
+    return w->pool && w->pool->isa == GN__ISA_AVX512 && nr == 32 && w->x->dtype == GN_F32 && flat &&
+           w->taps <= GN__WIDE_TAPS && w->xs[2] == 1 && w->step[2] <= 2 && w->taps > 1;
 }
+
+/* A bit of each lane as that of its first element. */
+static uint32_t gn__wide_spread(uint32_t m, int64_t step) {
+    if (step == 1) return m;
+    m = (m | m << 8) & 0xff00ff;
+    m = (m | m << 4) & 0xf0f0f0f;
+    m = (m | m << 2) & 0x33333333;
+    return (m | m << 1) & 0x55555555;
+}
+
+/* n places from column `col` on. */
+static void gn__wide_lanes(gn__wide *o, const gn__windows *w, int64_t col, int64_t n) {
+    gn__place p = gn__place_of(w, col);
+    int32_t *row = (int32_t *)&o->row, *column = (int32_t *)&o->column;
+    memset(o, 0, offsetof(gn__wide, inside));
+    for (int64_t l = 0, some; l < n; l += some) {
+        int64_t y = p.at[1] * w->step[1], x = p.at[2] * w->step[2],
+                from = (p.image * w->x->strides[0] + y * w->xs[1] + x - l * w->step[2]) * 4,
+                *last = o->from + o->runs - 1;
+        some = GN__MIN(n - l, w->places[2] - p.at[2]);
+        if (o->runs == 0 || *last != from) {
+            o->from[o->runs] = from;
+            o->lanes[o->runs++] = 0;
+        }
+        o->lanes[o->runs - 1] |= gn__wide_spread(((1u << some) - 1) << l, w->step[2]);
+        for (int64_t i = l; i < l + some; i++, x += w->step[2]) row[i] = (int32_t)y, column[i] = (int32_t)x;
+        gn__place_skip(w, &p, some);
+    }
+}
+
+GN__TARGET_AVX512 static void gn__wide_masks(gn__wide *o, const gn__windows *w) {
+    const gn__ints_512 none = { 0 }, rows = none + (int32_t)w->in[1], columns = none + (int32_t)w->in[2], row = o->row,
+                       column = o->column;
+    uint32_t all = 0;
+    for (int64_t r = 0; r < o->runs; r++) all |= o->lanes[r];
+    for (int64_t t = 0; t < w->taps; t++) {
+        gn__ints_512 y = row + (int32_t)w->offset[1][t], x = column + (int32_t)w->offset[2][t];
+        uint32_t in = __builtin_ia32_ucmpd512_mask(y, rows, 1, 0xffff);
+        in = __builtin_ia32_ucmpd512_mask(x, columns, 1, (uint16_t)in);
+        o->inside[t] = gn__wide_spread(in, w->step[2]) & all;
+    }
+}
+
+GN__SMALL_END
+
+/* Lanes that meet elements of x, of each run in turn; `two` elements from one to the next, or one. */
+GN__TARGET_AVX512 static inline gn__ints_512 gn__wide_read(const gn__wide *o, uintptr_t x, int64_t t, bool two) {
+    gn__ints_512 sum = { 0 };
+    for (int64_t r = 0; r < o->runs; r++) {
+        uint32_t m = o->inside[t] & o->lanes[r];
+        uintptr_t from = x + (uintptr_t)o->from[r];
+        gn__vec_512 e, f;
+        e = GN__MASKED_READ(from, m);
+        if (two) {
+            f = GN__MASKED_READ(from + 64, m >> 16);
+            e = GN__SHUFFLE(gn__ints_512, e, f, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        }
+        sum |= (gn__ints_512)e;
+    }
+    return sum;
+}
+
+/* k terms from `at` on of the places of a panel, blocks of kc terms `apart` floats from one another. */
+GN__TARGET_AVX512 static void gn__wide_pack(float *to, const gn__windows *w, const gn__wide o[2], int64_t at, int64_t k,
+                                            int64_t kc, int64_t apart) {
+    int64_t offset[GN__WIDE_TAPS], t = at % w->taps, channel = w->x->strides[1] * 4;
+    uintptr_t x = (uintptr_t)w->x->p + (uintptr_t)((w->channel + at / w->taps) * channel);
+    const bool two = w->step[2] == 2, plain = !two && o[0].runs <= 1 && o[1].runs <= 1;
+    for (int64_t i = 0; i < w->taps; i++) offset[i] = (w->offset[1][i] * w->xs[1] + w->offset[2][i]) * 4;
+    for (int64_t l = 0, end; l < k; to += apart) {
+        gn__ints_512 *y = (gn__ints_512 *)(void *)to;
+        for (end = GN__MIN(l + kc, k); l < end; l++, y += 2) {
+            uintptr_t from = x + (uintptr_t)offset[t];
+            if (plain) {
+                y[0] = (gn__ints_512)GN__MASKED_READ(from + (uintptr_t)o[0].from[0], o[0].inside[t]);
+                y[1] = (gn__ints_512)GN__MASKED_READ(from + (uintptr_t)o[1].from[0], o[1].inside[t]);
+            } else y[0] = gn__wide_read(&o[0], from, t, two), y[1] = gn__wide_read(&o[1], from, t, two);
+            if (++t == w->taps) t = 0, x += (uintptr_t)channel;
+        }
+    }
+}
+#endif
+
+GN__SMALL_BEGIN
+/* k x cols of the side from (at, col) on, as gn__pack_b has them: kc terms, then others. */
+GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
+                                          int64_t k, int64_t kc, int nr) {
+    int64_t size = w->x->dtype == GN_F64 ? 8 : 4, high = (cols + nr - 1) / nr * nr, i;
+#if GN__X86
+    gn__wide o[2];
+    bool wide = gn__windows_are_wide(w, nr);
+    for (i = 0; wide && i < high; i += nr) {
+        for (int h = 0; h < 2; h++) {
+            gn__wide_lanes(&o[h], w, col + i + 16 * h, GN__MAX(GN__MIN(cols - i - 16 * h, 16), 0));
+            gn__wide_masks(&o[h], w);
+        }
+        /* blocks but the last, and then that one, whose panels are closer */
+        int64_t whole = k / kc * kc;
+        gn__wide_pack((float *)out + i * kc, w, o, at, whole, kc, high * kc);
+        gn__wide_pack((float *)out + high * whole + i * (k - whole), w, o, at + whole, k - whole, kc, 0);
+    }
+    if (wide) return;
+#endif
+    for (int64_t l = 0, some; l < k; l += some, out = (char *)out + high * some * size) {
+        gn__place p = gn__place_of(w, col);
+        some = GN__MIN(k - l, kc);
+        i = 0;
+        for (int64_t n; i < cols; i += n) {
+            n = GN__MIN(GN__MIN(cols - i, nr - i % nr), w->places[2] - p.at[2]);
+            gn__windows_piece((char *)out + (i / nr * nr * some + i % nr) * size, w, &p, n, at + l, some, nr * size);
+            gn__place_skip(w, &p, n);
+        }
+        for (int64_t r = 0; r < some && i % nr; r++)
+            memset((char *)out + (i / nr * nr * some + i % nr + r * nr) * size, 0, (size_t)((nr - i % nr) * size));
+    }
+}
+
+GN__SMALL_END
 
 /* Bias, residual and bounds of n sums of one filter. A NaN stays. */
 #define GN__DEFINE_WINDOWS_FINISH(S, attribute, T)                                                                   \
@@ -13325,6 +13515,7 @@ static void gn__windows_store_from(const gn__windows *w, void *sums, int64_t row
         int64_t at = p.image * out->strides[0] + m * out->strides[1] + w->first, from = 0;
         for (int a = 0; a < 3; a++) at += p.at[a] * w->os[a];
         some = GN__MIN(GN__MIN(n - i, w->places[2] - p.at[2]), (int64_t)GN__LENGTH(room));
+        if (w->direct && !r) some = n; /* no place has another end */
         if (r) {
             from = p.image * r->strides[0] + m * r->strides[1] + w->first_of_residual;
             for (int a = 0; a < 3; a++) from += p.at[a] * w->rs[a];
@@ -13337,7 +13528,7 @@ static void gn__windows_store_from(const gn__windows *w, void *sums, int64_t row
         else if (ends) gn__windows_end_f32(w, (float *)(void *)y, (const float *)more, (float)bias, some);
         if (!w->direct && wide) gn__store_f64((double *)(void *)y, GN_F64, out->p + at * bytes, w->os[2], some);
         else if (!w->direct) gn__store_f32((float *)(void *)y, out->dtype, out->p + at * bytes, w->os[2], some);
-        gn__place_skip(w, &p, some);
+        if (i + some < n) gn__place_skip(w, &p, some);
     }
 }
 
@@ -13679,10 +13870,6 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr,
             size = g->dtype == GN_F64 ? 8 : 4;
     double line[GN__GEMM_NC + 64];
-    if (g->win) {
-        gn__windows_pack(out, g->win, col, cols, at, k, nr);
-        return;
-    }
     if (g->bk == 1 && g->bn != 1) {
         gn__pack_turned((char *)out, g, col, cols, at, k, nr, deep);
         return;
@@ -13766,6 +13953,9 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
     const gn__tiles *tiles = j->tiles;
     int64_t nr = tiles->nr, size = j->size, row = j->lies ? j->g->am : k, lows = gn__gemm_lows(j, rows), mr;
     bool thins = tiles == &j->kernels->f32 && j->kernels->thin;
+    int64_t last = thins && j->lies ? cols % 16 : 0, done = 0;
+    if (last > GN__GEMM_LAST) last = 0;
+    cols -= last;
     gn__tiles_hold(j, true);
     for (int64_t p = 0; p < rows; p += mr) {
         bool low = p >= rows - lows;
@@ -13793,6 +13983,17 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
             micro(from, am, ak, b + q * k * size, edge, nr, k, add);
             for (int64_t i = 0; i < high; i++) memcpy(to + i * ldc * size, edge + i * nr * size, (size_t)(wide * size));
         }
+#if GN__X86
+        for (int64_t n; last && done < GN__MIN(p + mr, rows); done += n) {
+            n = GN__MIN(rows - done, 16);
+            if (done + n > p + mr) break; /* rows that tiles have just read, and not before */
+            gn__micro_across((const float *)(const void *)a + done * row, row, n,
+                             (const float *)(const void *)b + cols / nr * nr * k + cols % nr, nr,
+                             (float *)(void *)c + done * ldc + cols, ldc, last, k, add);
+        }
+#else
+        (void)done;
+#endif
     }
     gn__tiles_hold(j, false);
 }
@@ -13930,7 +14131,8 @@ static void gn__gemm_task(const gn__gemm_job *j, gn__gemm_share *s) {
     do {
         t->at = t->end;
         t->end = GN__MIN(t->at + GN__GEMM_SPAN * j->kc, j->k);
-        for (int64_t l = t->at, k; l < t->end; l += k) {
+        if (j->g->win) gn__windows_pack(t->b, j->g->win, t->col, t->cols, t->at, t->end - t->at, j->kc, (int)nr);
+        for (int64_t l = t->at, k; l < t->end && !j->g->win; l += k) {
             k = GN__MIN(t->end - l, j->kc);
             gn__pack_b(t->b + wide * (l - t->at) * j->size, j->g, t->col, t->cols, l, k, (int)nr, j->deep);
         }
@@ -15464,48 +15666,36 @@ static void gn__near_range(void *arg, int64_t begin, int64_t end) {
 GN__COLD_END
 
 #if GN__X86
-/* ---- a filter a channel, which is read where it lies: elements outside are masked ---- */
+/* ---- a filter a channel: of sixteen channels at once, whose elements of one place lie side by side ---- */
 
-enum { GN__LONE_ROWS = 8, GN__LONE_MASKS = 1 << 12, GN__LONE_LAID = 1 << 16 /* elements */ };
-
-/* What a tap meets at place 0 of a channel, which may lie outside: bytes from its first element, row and plane. */
-typedef struct gn__lone_tap {
-    int64_t at, row, plane;
-} gn__lone_tap;
+enum {
+    GN__LONE = 16,
+    GN__LONE_ONCE = 7 /* places */,
+    GN__LONE_LEAST = 8,
+    GN__LONE_NEAR = 256 /* places */,
+    GN__LONE_LAID = 1 << 18 /* bytes */
+};
 
 typedef struct gn__lone {
     const gn__conv *k;
-    const gn__windows *v;
-    int64_t vectors, near;            /* of 16 places in a row; elements from one place to the next: 1 or 2 */
-    int64_t low, high;                /* the least and the largest of the rows of taps */
-    bool nine;                        /* taps are 3 by 3 elements side by side, places one element apart */
-    gn__windows laid;                 /* v of a channel that is laid out with all that is outside as zeros */
-    int64_t corner[2], height, width; /* its first row and element, and how many it has; 0: it lies as it is */
-    gn__lone_tap *taps;
-    uint32_t *masks; /* by vector and tap: which elements from the first place on are read */
+    int64_t low[2], width; /* the least row and element of taps; places of a row that is laid out */
+    int64_t rows, high;    /* rows of results of a task, of x for them */
+    int64_t first, next,
+        below;             /* bytes to what the first tap meets, to the next in a row, and from the last to a row's */
+    int64_t blocks, bands; /* tasks of an image: of its channels, times of its rows */
     gn__atomic *failed;
 } gn__lone;
 
-/* The first of the places of vector i: the last lies over those before. */
-static int64_t gn__lone_at(const gn__windows *v, int64_t i) { return GN__MAX(GN__MIN(16 * i, v->places[2] - 16), 0); }
-
 GN__COLD_BEGIN
-/* What is read of taps at vector i. */
-static void gn__lone_mask(const gn__lone *j, int64_t i) {
-    const gn__windows *v = j->v;
-    int64_t at = gn__lone_at(v, i);
-    for (int64_t t = 0; t < v->taps; t++) {
-        gn__inside in = gn__windows_inside(v, 0, 0, v->offset[2][t], j->near, v->places[2]);
-        uint32_t mask = 0;
-        for (int64_t l = GN__MAX(in.begin - at, 0); l < GN__MIN(in.end - at, 16); l++) mask |= 1u << (l * j->near);
-        j->masks[i * v->taps + t] = mask;
-    }
-}
-
-/* Taps of a channel that is laid out, if it is: of a plane of no more than GN__LONE_LAID elements. */
-static void gn__lone_lay(gn__lone *j) {
-    const gn__windows *v = j->v;
-    int64_t low[3], high[3];
+/* Whether a conv is computed so; then what depends on no channel is made. */
+static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
+    const gn__windows *v = &k->win;
+    const gn__pool *pool = k->c->pool;
+    int64_t high[3], low[3], m = v->out->dims[1], tasks;
+    *j = (gn__lone){ .k = k, .blocks = (m + GN__LONE - 1) / GN__LONE };
+    if (!pool || pool->isa != GN__ISA_AVX512 || v->x->dtype != GN_F32 || k->channels != 1 || m < GN__LONE_LEAST)
+        return false;
+    if (k->pools || v->residual || v->xs[2] != 1 || v->os[2] != 1 || v->in[0] != 1 || v->places[0] != 1) return false;
     for (int a = 0; a < 3; a++) {
         low[a] = high[a] = v->offset[a][0];
         for (int64_t t = 0; t < v->taps; t++) {
@@ -15513,225 +15703,176 @@ static void gn__lone_lay(gn__lone *j) {
             high[a] = GN__MAX(high[a], v->offset[a][t]);
         }
     }
-    int64_t rows = (v->places[1] + GN__LONE_ROWS - 1) / GN__LONE_ROWS * GN__LONE_ROWS,
-            height = (rows - 1) * v->step[1] + high[1] - low[1] + 1,
-            width = GN__MAX(v->places[2], 16) + high[2] - low[2];
-    bool flat = v->in[0] == 1 && v->places[0] == 1 && low[0] == 0 && high[0] == 0;
-    if (j->nine || j->near == 2 || !flat || height > GN__LONE_LAID / width) return;
-    j->corner[0] = low[1], j->corner[1] = low[2], j->height = height, j->width = width;
-    j->low = 0, j->high = high[1] - low[1];
-    j->laid = *v, j->v = &j->laid;
-    j->laid.in[1] = height, j->laid.xs[1] = width;
-    for (int64_t t = 0; t < v->taps; t++) {
-        int64_t row = v->offset[1][t] - low[1];
-        j->taps[t] = (gn__lone_tap){ (row * width + v->offset[2][t] - low[2]) * 4, row, 0 };
-    }
-    for (int64_t i = 0; i < j->vectors * v->taps; i++) j->masks[i] = 0xffff;
-}
-
-/* Whether a conv is computed so; then what depends on no channel is made. */
-static bool gn__lone_make(gn__lone *j, const gn__conv *k) {
-    const gn__windows *v = &k->win;
-    int64_t near = v->xs[2] * v->step[2], vectors = (v->places[2] + 15) / 16;
-    *j =
-        (gn__lone){ .k = k, .v = v, .vectors = vectors, .near = near, .low = v->offset[1][0], .high = v->offset[1][0] };
-    bool fits = k->channels == 1 && v->taps <= GN__LONE_MASKS && vectors <= GN__LONE_MASKS / v->taps;
-    if (!fits || k->c->pool == NULL || k->c->pool->isa != GN__ISA_AVX512 || v->x->dtype != GN_F32) return false;
-    if (k->pools || v->residual || (near != 1 && near != 2) || v->xs[2] != 1 || v->os[2] != 1) return false;
-    j->taps = (gn__lone_tap *)gn_alloc((size_t)v->taps * (sizeof *j->taps + (size_t)vectors * sizeof *j->masks));
-    if (!j->taps) return false;
-    j->masks = (uint32_t *)(void *)(j->taps + v->taps);
-    for (int64_t t = 0; t < v->taps; t++) {
-        int64_t at = v->offset[0][t] * v->xs[0] + v->offset[1][t] * v->xs[1] + v->offset[2][t];
-        j->taps[t] = (gn__lone_tap){ at * 4, v->offset[1][t], v->offset[0][t] };
-        j->low = GN__MIN(j->low, v->offset[1][t]);
-        j->high = GN__MAX(j->high, v->offset[1][t]);
-    }
-    j->nine = v->taps == 9 && near == 1 && v->step[1] == 1;
-    for (int64_t t = 0; t < v->taps; t++) {
-        gn__lone_tap *tap = j->taps, *own = tap + t;
-        j->nine = j->nine && own->plane == tap->plane && own->row == tap->row + t / 3 &&
-                  own->at == tap->at + 4 * (t / 3 * v->xs[1] + t % 3);
-    }
-    for (int64_t i = 0; i < vectors; i++) gn__lone_mask(j, i);
-    gn__lone_lay(j);
-    return j->height > 0 || j->nine || near == 2;
+    j->low[0] = low[1], j->low[1] = low[2];
+    j->width = (GN__MAX(v->places[2], GN__LONE_ONCE) - 1) * v->step[2] + high[2] - low[2] + 1;
+    int64_t most = GN__LONE_LAID / (GN__LONE * 4) / j->width - (high[1] - low[1] + 1);
+    if (low[0] != 0 || k->n_picked[0] != 1 || most < 0) return false;
+    int64_t row = k->n_picked[2], *down = v->offset[1], *near = v->offset[2];
+    j->first = ((down[0] - low[1]) * j->width + near[0] - low[2]) * GN__LONE * 4;
+    j->next = row > 1 ? (near[1] - near[0]) * GN__LONE * 4 : 0;
+    j->below = v->taps > row ? ((down[row] - down[0]) * j->width + near[row] - near[row - 1]) * GN__LONE * 4 : 0;
+    tasks = v->x->dims[0] * j->blocks;
+    j->bands = (2 * (int64_t)pool->n_threads + tasks) / tasks; /* threads have two or more each */
+    j->rows = GN__MIN(most / v->step[1] + 1, (v->places[1] + j->bands - 1) / j->bands);
+    j->high = (j->rows - 1) * v->step[1] + high[1] - low[1] + 1;
+    j->bands = (v->places[1] + j->rows - 1) / j->rows;
+    return true;
 }
 GN__COLD_END
-
-typedef float gn__masked __attribute__((vector_size(64)));
-typedef int32_t gn__lone_order __attribute__((vector_size(64)));
-/* 0 where the mask is; there nothing is read, and nothing written. */
-#define GN__MASKED_READ(p, mask) __builtin_ia32_loadups512_mask((const float *)(p), (gn__masked){ 0 }, (uint16_t)(mask))
-#define GN__MASKED_WRITE(p, e, mask) __builtin_ia32_storeups512_mask(p, e, (uint16_t)(mask))
 
 #if !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")
 #endif
-#define GN__LONE_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-#define GN__LONE_CLEAR(r) acc##r = (vec){ 0 };
-#define GN__LONE_BEGIN(r) run##r = (vec){ 0 };
-#define GN__LONE_END(r) acc##r += run##r;
-/* Of 31 elements every second one: those of two reads. */
-#define GN__LONE_TAKE(r, READ, mask)                                                                                 \
-    do {                                                                                                             \
-        uint32_t m = mask;                                                                                           \
-        uintptr_t p = from + (uintptr_t)(r * step);                                                                  \
-        vec e = READ(p, m);                                                                                          \
-        if (far)                                                                                                     \
-            e = GN__SHUFFLE(gn__lone_order, e, READ(p + 60, m >> 15), 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, \
-                            27, 29, 31);                                                                             \
-        run##r += by * e;                                                                                            \
-        (void)m;                                                                                                     \
-    } while (0);
-#define GN__LONE_ALL(p, m) (vec)(*(const loose *)(p))
-#define GN__LONE_ADD(r) GN__LONE_TAKE(r, GN__LONE_ALL, 0)
-#define GN__LONE_SOME(r) GN__LONE_TAKE(r, GN__MASKED_READ, (uint64_t)(row + r * down) < (uint64_t)below ? mask : 0)
-/* Row p of what nine taps meet is read once for all results: three, of which those outside the tile are none. */
-#define GN__NINE_TO(r, by) acc##r += by * e;
-#define GN__NINE_NONE(r, by)
-#define GN__NINE_ROW(READ, p, A, a, B, b, C, c)                            \
-    {                                                                      \
-        uint32_t there = (uint64_t)(row + p) < (uint64_t)below ? mask : 0; \
-        uintptr_t from = begin + (uintptr_t)(p * step);                    \
-        vec e = READ(from, masks[0] & there);                              \
-        A(a, w0) B(b, w3) C(c, w6) e = READ(from + 4, masks[1] & there);   \
-        A(a, w1) B(b, w4) C(c, w7) e = READ(from + 8, masks[2] & there);   \
-        A(a, w2) B(b, w5) C(c, w8)(void) there;                            \
+/* n elements of each of sixteen rows, which begin at `first`, as n vectors; after each `wide` of them lie `skipped`. */
+GN__TARGET_AVX512 static void gn__lone_in(float *to, const float *from, const int64_t *first, int64_t n, int64_t wide,
+                                          int64_t skipped) {
+    gn__vec_512 e[16], *y = (gn__vec_512 *)(void *)to;
+    for (int64_t i = 0, x = wide; i < n; i += 16, from += 16) {
+        uint16_t mask = n - i < 16 ? (uint16_t)((1u << (n - i)) - 1) : 0xffff;
+        GN__UNROLL for (int r = 0; r < 16; r++) e[r] = GN__MASKED_READ(from + first[r], mask);
+        gn__turn_512(e);
+        GN__UNROLL for (int l = 0; l < 16; l++) if (l < n - i) {
+            *y++ = e[l];
+            if (--x == 0) x = wide, y += skipped;
+        }
     }
-#define GN__NINE_ROWS(READ)                                                   \
-    GN__NINE_ROW(READ, 0, GN__NINE_TO, 0, GN__NINE_NONE, 0, GN__NINE_NONE, 0) \
-    GN__NINE_ROW(READ, 1, GN__NINE_TO, 1, GN__NINE_TO, 0, GN__NINE_NONE, 0)   \
-    GN__NINE_ROW(READ, 2, GN__NINE_TO, 2, GN__NINE_TO, 1, GN__NINE_TO, 0)     \
-    GN__NINE_ROW(READ, 3, GN__NINE_TO, 3, GN__NINE_TO, 2, GN__NINE_TO, 1)     \
-    GN__NINE_ROW(READ, 4, GN__NINE_TO, 4, GN__NINE_TO, 3, GN__NINE_TO, 2)     \
-    GN__NINE_ROW(READ, 5, GN__NINE_TO, 5, GN__NINE_TO, 4, GN__NINE_TO, 3)     \
-    GN__NINE_ROW(READ, 6, GN__NINE_TO, 6, GN__NINE_TO, 5, GN__NINE_TO, 4)     \
-    GN__NINE_ROW(READ, 7, GN__NINE_TO, 7, GN__NINE_TO, 6, GN__NINE_TO, 5)     \
-    GN__NINE_ROW(READ, 8, GN__NINE_NONE, 0, GN__NINE_TO, 7, GN__NINE_TO, 6)   \
-    GN__NINE_ROW(READ, 9, GN__NINE_NONE, 0, GN__NINE_NONE, 0, GN__NINE_TO, 7)
-#define GN__NINE(READ)                                                                                      \
-    {                                                                                                       \
-        const vec none = { 0 }, w0 = none + w[0], w1 = none + w[1], w2 = none + w[2], w3 = none + w[3],     \
-                  w4 = none + w[4], w5 = none + w[5], w6 = none + w[6], w7 = none + w[7], w8 = none + w[8]; \
-        uint32_t mask = (uint64_t)(plane + tap->plane) < (uint64_t)planes ? 0xffff : 0;                     \
-        int64_t row = top + tap->row;                                                                       \
-        uintptr_t begin = first + (uintptr_t)tap->at;                                                       \
-        GN__NINE_ROWS(READ)                                                                                 \
+}
+
+/* The way back to `rows` rows, `step` apart: vectors lie one behind the other. */
+GN__TARGET_AVX512 static void gn__lone_out(float *to, int64_t step, int64_t rows, const float *from, int64_t n) {
+    gn__vec_512 e[16];
+    for (int64_t i = 0; i < n; i += 16, to += 16, from += 16 * GN__LONE) {
+        uint16_t mask = n - i < 16 ? (uint16_t)((1u << (n - i)) - 1) : 0xffff;
+        GN__UNROLL for (int r = 0; r < 16; r++) e[r] = ((const gn__vec_512 *)(const void *)from)[r];
+        gn__turn_512(e);
+        GN__UNROLL for (int r = 0; r < 16; r++) if (r < rows) GN__MASKED_WRITE(to + r * step, e[r], mask);
     }
-#define GN__LONE_STORE(r)                                                      \
-    if (v->bias) acc##r += bias;                                               \
-    if (v->clamps) { /* a NaN stays */                                         \
-        __asm__("vmaxps %1, %2, %0" : "=v"(acc##r) : "v"(acc##r), "v"(least)); \
-        __asm__("vminps %1, %2, %0" : "=v"(acc##r) : "v"(acc##r), "v"(most));  \
-    }                                                                          \
-    if (b + r < v->places[1]) GN__MASKED_WRITE(to + r * v->os[1], acc##r, kept);
-/* Rows from b on of plane a of one filter at places [16 i, 16 i + 16); x: its channel, laid out unless there are nine
-   taps or two elements from one place to the next, not one; y: its results. */
-#define GN__DEFINE_LONE(S, two)                                                                                  \
-    GN__TARGET_AVX512 static void gn__lone_rows_##S(const gn__lone *j, const float *x, float *y, const float *w, \
-                                                    float bias, int64_t a, int64_t b, int64_t i) {               \
-        GN__CONTRACT                                                                                             \
-        typedef gn__masked vec;                                                                                  \
-        typedef float loose __attribute__((vector_size(64), aligned(4), may_alias));                             \
-        const bool far = two;                                                                                    \
-        const gn__windows *v = j->v;                                                                             \
-        const int64_t taps = v->taps, step = v->step[1] * v->xs[1] * 4, down = v->step[1], below = v->in[1];     \
-        const int64_t at = gn__lone_at(v, i), top = b * down, plane = a * v->step[0], planes = v->in[0];         \
-        const uintptr_t first = (uintptr_t)x + (uintptr_t)((plane * v->xs[0] + at * (1 + two)) * 4 + b * step);  \
-        const uint32_t *masks = j->masks + i * taps;                                                             \
-        const gn__lone_tap *tap = j->taps;                                                                       \
-        bool inside = top + j->low >= 0 && top + (GN__LONE_ROWS - 1) * down + j->high < below;                   \
-        vec acc0, acc1, acc2, acc3, acc4, acc5, acc6, acc7, run0, run1, run2, run3, run4, run5, run6, run7;      \
-        GN__LONE_EACH(GN__LONE_CLEAR)                                                                            \
-        const bool nine = !far && j->nine;                                                                       \
-        if (nine) GN__NINE(GN__MASKED_READ)                                                                      \
-        for (int64_t t = nine ? taps : 0, end; t < taps;) {                                                      \
-            GN__LONE_EACH(GN__LONE_BEGIN)                                                                        \
-            for (end = GN__MIN(t + GN__RUN, taps); t < end; t++) {                                               \
-                uint32_t mask = (uint64_t)(plane + tap[t].plane) < (uint64_t)planes ? masks[t] : 0;              \
-                uintptr_t from = first + (uintptr_t)tap[t].at;                                                   \
-                vec by = (vec){ 0 } + w[t];                                                                      \
-                if (!far || (inside && mask == 0x55555555)) {                                                    \
-                    GN__LONE_EACH(GN__LONE_ADD)                                                                  \
-                } else {                                                                                         \
-                    int64_t row = top + tap[t].row;                                                              \
-                    GN__LONE_EACH(GN__LONE_SOME)                                                                 \
-                }                                                                                                \
-            }                                                                                                    \
-            GN__LONE_EACH(GN__LONE_END)                                                                          \
-        }                                                                                                        \
-        uint16_t kept = (uint16_t)((1u << GN__MIN(v->places[2], 16)) - 1);                                       \
-        vec least = (vec){ 0 } + (float)v->least, most = (vec){ 0 } + (float)v->most;                            \
-        float *to = y + a * v->os[0] + b * v->os[1] + at;                                                        \
-        GN__LONE_EACH(GN__LONE_STORE)                                                                            \
+}
+
+/* Rows of results of a task, twice GN__LONE_ONCE places at a time; w: filters and then the bias. No sum is -0, so that
+   adding no bias changes none. */
+#define GN__LONE_EACH(X) \
+    X(0, 0) X(0, 1) X(0, 2) X(0, 3) X(0, 4) X(0, 5) X(0, 6) X(1, 0) X(1, 1) X(1, 2) X(1, 3) X(1, 4) X(1, 5) X(1, 6)
+#define GN__LONE_VARIABLE(h, r) vec acc##h##r, run##h##r;
+#define GN__LONE_CLEAR(h, r) acc##h##r = (vec){ 0 };
+#define GN__LONE_BEGIN(h, r) run##h##r = (vec){ 0 };
+#define GN__LONE_ADD(h, r) run##h##r += by * *(const vec *)(from##h + (uintptr_t)(r * step));
+#define GN__LONE_END(h, r) acc##h##r += run##h##r;
+#define GN__LONE_STORE(h, r)                                                     \
+    acc##h##r += w[taps]; /* a NaN stays */                                      \
+    __asm__("vmaxps %1, %2, %0" : "=v"(acc##h##r) : "v"(acc##h##r), "v"(least)); \
+    __asm__("vminps %1, %2, %0" : "=v"(acc##h##r) : "v"(acc##h##r), "v"(most));  \
+    to[h][r] = acc##h##r;
+GN__TARGET_AVX512 static void gn__lone_lines(const gn__lone *j, float *y, const float *x, const gn__vec_512 *w,
+                                             int64_t lines) {
+    GN__CONTRACT
+    typedef gn__vec_512 vec;
+    const gn__windows *v = &j->k->win;
+    const int64_t taps = v->taps, step = v->step[2] * (int64_t)sizeof(vec), wide = v->places[2],
+                  down = v->step[1] * j->width * (int64_t)sizeof(vec), row = j->k->n_picked[2], once = GN__LONE_ONCE;
+    const vec least = (vec){ 0 } + (float)v->least, most = (vec){ 0 } + (float)v->most;
+    for (int64_t b = 0, p = 0, n = 0; b < lines && (n % 64 || !gn__pool_stops(j->k->c->pool)); n++) {
+        int64_t at[2], left = row;
+        vec *to[2];
+        for (int h = 0; h < 2; h++) { /* the last of a row lie over those before */
+            int64_t i = GN__MAX(GN__MIN(p, wide - once), 0);
+            at[h] = b * down + i * step + j->first;
+            to[h] = (vec *)(void *)y + b * wide + i;
+            if ((p += once) < wide) continue;
+            p = 0;
+            if (++b == lines && h == 0) at[1] = at[0], to[1] = to[0], h = 1;
+        }
+        uintptr_t from0 = (uintptr_t)x + (uintptr_t)at[0], from1 = (uintptr_t)x + (uintptr_t)at[1];
+        GN__LONE_EACH(GN__LONE_VARIABLE)
+        GN__LONE_EACH(GN__LONE_CLEAR)
+        for (int64_t t = 0, end; t < taps;) {
+            GN__LONE_EACH(GN__LONE_BEGIN)
+            for (end = GN__MIN(t + GN__RUN, taps); t < end; t++) {
+                const vec by = w[t];
+                GN__LONE_EACH(GN__LONE_ADD) /* a list of offsets, read here, would cost a quarter more */
+                const int64_t further = --left ? j->next : j->below;
+                if (!left) left = row;
+                from0 += (uintptr_t)further;
+                from1 += (uintptr_t)further;
+            }
+            GN__LONE_EACH(GN__LONE_END)
+        }
+        GN__LONE_EACH(GN__LONE_STORE)
     }
-GN__DEFINE_LONE(one, 0)
-GN__DEFINE_LONE(two, 1)
-#undef GN__DEFINE_LONE
-#undef GN__NINE
-#undef GN__NINE_ROWS
-#undef GN__NINE_ROW
-#undef GN__NINE_NONE
-#undef GN__NINE_TO
+}
 #undef GN__LONE_EACH
+#undef GN__LONE_VARIABLE
 #undef GN__LONE_CLEAR
 #undef GN__LONE_BEGIN
-#undef GN__LONE_END
-#undef GN__LONE_TAKE
-#undef GN__LONE_ALL
-#undef GN__LONE_SOME
 #undef GN__LONE_ADD
+#undef GN__LONE_END
 #undef GN__LONE_STORE
 #if !defined(__clang__)
 #pragma GCC pop_options
 #endif
+#undef GN__MASKED_READ
+#undef GN__MASKED_WRITE
 
-/* A channel into `room`, which has zeros where nothing is laid. */
-GN__TARGET_AVX512 static void gn__lone_copy(const gn__lone *j, const float *x, float *room) {
-    typedef float loose __attribute__((vector_size(64), aligned(4), may_alias));
+GN__COLD_BEGIN
+/* Rows of x from i1 on, of channels of an image, into zeros. */
+static void gn__lone_lay(const gn__lone *j, float *to, const float *x, const int64_t *at, int64_t i1) {
     const gn__windows *v = &j->k->win;
-    int64_t top = GN__MAX(j->corner[0], 0), left = GN__MAX(j->corner[1], 0),
-            below = GN__MIN(v->in[1], j->corner[0] + j->height), right = GN__MIN(v->in[2], j->corner[1] + j->width);
-    for (int64_t r = top; r < below; r++) {
-        const float *from = x + r * v->xs[1];
-        float *to = room + (r - j->corner[0]) * j->width - j->corner[1];
-        for (int64_t i = left; i < right; i += 16) {
-            uint32_t mask = right - i < 16 ? (1u << (right - i)) - 1 : 0xffff;
-            *(loose *)(to + i) = GN__MASKED_READ(from + i, mask);
-        }
-    }
+    int64_t first = GN__MAX(-i1, 0), end = GN__MIN(v->in[1] - i1, j->high), left = GN__MAX(j->low[1], 0),
+            wide = GN__MIN(v->in[2], j->low[1] + j->width) - left, row = j->width * GN__LONE, n = end - first;
+    first = GN__MIN(first, j->high);
+    end = GN__MAX(end, first);
+    memset(to, 0, (size_t)(first * row) * sizeof *to);
+    memset(to + end * row, 0, (size_t)((j->high - end) * row) * sizeof *to);
+    bool whole = wide == v->in[2] && v->xs[1] == wide; /* rows lie one behind the other */
+    to += first * row + (left - j->low[1]) * GN__LONE;
+    x += (i1 + first) * v->xs[1] + left;
+    if (whole && n > 0) gn__lone_in(to, x, at, n * wide, wide, j->width - wide);
+    for (; !whole && wide > 0 && n > 0; n--, to += row, x += v->xs[1]) gn__lone_in(to, x, at, wide, wide, 0);
+}
+
+/* The filters of 16 results and their bias as vectors. */
+static void gn__lone_filters(const gn__lone *j, float *to, int64_t m, int64_t rows) {
+    const gn__conv *k = j->k;
+    const gn_view *w = &k->c->in[1], *bias = k->win.bias;
+    int64_t taps = k->win.taps, step = k->dense ? taps : k->wm, first[GN__LONE];
+    for (int64_t r = 0; r < GN__LONE; r++) first[r] = (m + (r < rows ? r : 0)) * step;
+    gn__lone_in(to, (const float *)(const void *)(k->dense ? k->dense : w->p), first, taps, taps, 0);
+    for (int64_t r = 0; r < rows && bias; r++)
+        to[taps * GN__LONE + r] = ((const float *)(const void *)bias->p)[(m + r) * bias->strides[0]];
 }
 
 static void gn__lone_range(void *arg, int64_t begin, int64_t end) {
     const gn__lone *j = (const gn__lone *)arg;
     const gn__conv *k = j->k;
-    const gn__windows *v = j->v;
-    const gn_view *w = &k->c->in[1], *out = v->out;
-    int64_t all = out->dims[1];
-    void (*rows)(const gn__lone *, const float *, float *, const float *, float, int64_t, int64_t, int64_t) =
-        j->near == 1 ? gn__lone_rows_one : gn__lone_rows_two;
-    size_t bytes = (size_t)(j->height * j->width + 16) * sizeof(float);
-    float *room = j->height ? (float *)gn__alloc_zero(bytes) : NULL;
-    if (j->height && !room) gn__atomic_store(j->failed, 1);
-    for (int64_t o = begin; o < end && !gn__pool_stops(k->c->pool) && (room || !j->height); o++) {
-        int64_t image = o / all, m = o % all;
-        const float *x =
-            (const float *)(const void *)v->x->p + image * v->x->strides[0] + m / k->filters * v->x->strides[1];
-        const float *taps = k->dense ? (const float *)(const void *)k->dense + m * v->taps
-                                     : (const float *)(const void *)w->p + m * k->wm;
-        float *y = (float *)(void *)out->p + image * out->strides[0] + m * out->strides[1] + v->first;
-        float bias = v->bias ? ((const float *)(const void *)v->bias->p)[m * v->bias->strides[0]] : 0;
-        if (room) gn__lone_copy(j, x, room);
-        for (int64_t p = 0; p < v->places[0] * j->vectors; p++)
-            for (int64_t b = 0; b < v->places[1]; b += GN__LONE_ROWS)
-                rows(j, room ? room : x, y, taps, bias, p / j->vectors, b, p % j->vectors);
+    const gn__windows *v = &k->win;
+    const gn_view *x = v->x, *out = v->out;
+    int64_t all = out->dims[1], wide = v->places[2], each = j->blocks * j->bands, at[GN__LONE],
+            laid = j->high * j->width, some = GN__MAX(GN__LONE_NEAR / wide / 2, 1) * 2,
+            sums = GN__MIN(j->rows, some) * wide + GN__LONE;
+    float *raw = (float *)gn__alloc_zero((size_t)((laid + sums + v->taps + 2) * GN__LONE) * sizeof *raw);
+    if (!raw) gn__atomic_store(j->failed, 1);
+    float *room = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63), *y = room + laid * GN__LONE,
+          *w = y + sums * GN__LONE;
+    for (int64_t o = begin; o < end && raw && !gn__pool_stops(k->c->pool); o++) {
+        int64_t image = o / each, m = o % each / j->bands * GN__LONE, b = o % j->bands * j->rows,
+                rows = GN__MIN(all - m, (int64_t)GN__LONE), lines = GN__MIN(j->rows, v->places[1] - b);
+        const float *from = (const float *)(const void *)x->p + image * x->strides[0];
+        float *to = (float *)(void *)out->p + image * out->strides[0] + m * out->strides[1] + v->first + b * v->os[1];
+        gn__lone_filters(j, w, m, rows);
+        for (int64_t r = 0; r < GN__LONE; r++) at[r] = (m + (r < rows ? r : 0)) / k->filters * x->strides[1];
+        gn__lone_lay(j, room, from, at, b * v->step[1] + j->low[0]);
+        for (int64_t r = 0, n; r < lines; r += n) { /* results are read again while they are near */
+            n = GN__MIN(lines - r, some);
+            gn__lone_lines(j, y, room + r * v->step[1] * j->width * GN__LONE, (const gn__vec_512 *)(const void *)w, n);
+            if (v->os[1] == wide) gn__lone_out(to + r * wide, out->strides[1], rows, y, n * wide);
+            for (int64_t i = 0; i < n && v->os[1] != wide; i++)
+                gn__lone_out(to + (r + i) * v->os[1], out->strides[1], rows, y + i * wide * GN__LONE, wide);
+        }
     }
-    gn_free(room);
+    gn_free(raw);
 }
-#undef GN__MASKED_READ
-#undef GN__MASKED_WRITE
+GN__COLD_END
 #endif
 
 GN__COLD_BEGIN
@@ -15752,12 +15893,12 @@ static bool gn__near_run(gn__conv *k) {
     int64_t work = terms * k->filters * gn__windows_places(&k->win);
     bool alone = false;
 #if GN__X86
-    gn__lone lone = { .taps = NULL };
+    gn__lone lone;
     alone = ok && gn__lone_make(&lone, k);
     lone.failed = &j.failed;
     if (alone)
-        gn__pool_for(c->pool, c->in[0].dims[0] * c->out.dims[1], 1 + 65536 / GN__MAX(work, 1), gn__lone_range, &lone);
-    gn_free(lone.taps);
+        gn__pool_for(c->pool, c->in[0].dims[0] * lone.blocks * lone.bands,
+                     1 + 65536 / GN__MAX(work * GN__LONE / lone.bands, 1), gn__lone_range, &lone);
 #endif
     if (ok && !alone)
         gn__pool_for(c->pool, c->in[0].dims[0] * k->groups, 1 + 65536 / GN__MAX(work, 1), gn__near_range, &j);

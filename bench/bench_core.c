@@ -1932,6 +1932,7 @@ static void bench_devices(void) {
 }
 
 #include "ops.h" /* each op beside its ceiling and beside PyTorch */
+#include "conv_rows.h"
 
 /* ---- all of it ---- */
 
@@ -1982,6 +1983,7 @@ int main(int argc, char **argv) {
     bench_batch_invariant();
     bench_decode();
     bench_decode_quantised();
+    bench_convs();
     bench_ops(keep_path, check_path);
     if (set.json) print_json();
     return failures ? EX_FAILED : EX_OK;

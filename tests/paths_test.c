@@ -499,6 +499,78 @@ static void check_attentions(const char *isa) {
     gn_close(g);
 }
 
+/* ---- convolutions: the order of additions is one, however wide vectors are and whatever is laid out or packed ---- */
+
+typedef struct drawn_conv {
+    gn_conv_desc d;
+    gn_shape x, w;
+    bool bias, residual, turned; /* turned: rows of x are those of all channels */
+} drawn_conv;
+
+/* A filter or two for each channel, groups, or all channels; now and then many of few places. */
+static drawn_conv draw_conv(void) {
+    drawn_conv k = { .bias = test_random_int(0, 1), .residual = test_random_int(0, 3) == 0 };
+    int64_t kind = test_random_int(0, 3), c = test_random_int(1, 50), m = test_random_int(1, 50),
+            groups = kind == 2 ? test_random_int(2, 4) : 1, most = kind == 3 ? 9 : 40, results;
+    if (kind < 2) groups = c, m = test_random_int(1, 2), c = 1;
+    if (kind == 3) c = test_random_int(1, 160), m = test_random_int(40, 90);
+    k.turned = test_random_int(0, 3) == 0;
+    k.d = (gn_conv_desc){ .groups = groups, .clamps = test_random_int(0, 1), .least = -1, .most = INFINITY };
+    do {
+        k.x = GN_SHAPE(test_random_int(1, 2), groups * c, test_random_int(1, most), test_random_int(1, most));
+        k.w = GN_SHAPE(groups * m, c, test_random_int(1, 5), test_random_int(1, 5));
+        results = k.x.dims[0] * k.w.dims[0];
+        for (int i = 0; i < 2; i++) {
+            k.d.stride[i] = test_random_int(1, 3);
+            k.d.dilation[i] = test_random_int(1, 2);
+            k.d.before[i] = test_random_int(0, 3);
+            k.d.after[i] = test_random_int(0, 3);
+            int64_t room = k.x.dims[i + 2] + k.d.before[i] + k.d.after[i] - (k.w.dims[i + 2] - 1) * k.d.dilation[i];
+            results *= room < 1 ? 0 : (room - 1) / k.d.stride[i] + 1;
+        }
+    } while (results < 1 || results > 60000 || k.x.dims[0] * groups * c * k.x.dims[2] * k.x.dims[3] > 100000 ||
+             k.w.dims[0] * c * k.w.dims[2] * k.w.dims[3] > 100000);
+    return k;
+}
+
+/* Bytes of its result; 0 after a failed check. */
+static size_t conv_bits(const drawn_conv *k, uint32_t threads, const char *isa, void *to) {
+    gn_info info = { .result = GN_OK };
+    gn_shape x = k->turned ? GN_SHAPE(k->x.dims[0], k->x.dims[2], k->x.dims[1], k->x.dims[3]) : k->x;
+    setenv("GENIE_ISA", isa, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
+    unsetenv("GENIE_ISA");
+    gn_tensor in = gn_add_c(input(g, GN_F32, x, 0), 0), w = input(g, GN_F32, k->w, 11),
+              bias = k->bias ? input(g, GN_F32, GN_SHAPE(k->w.dims[0]), 5) : GN_NONE;
+    if (k->turned) in = gn_permute(in, GN_AXES(0, 2, 1, 3));
+    gn_conv_desc d = k->d;
+    bool ok = CHECK_RESULT(gn_describe(gn_conv(in, w, bias, &d), &info), GN_OK) && CHECK(info.bytes <= sizeof got);
+    if (ok && k->residual) d.residual = gn_reshape(input(g, GN_F32, GN_SHAPE((int64_t)info.bytes / 4), 3), info.shape);
+    ok = ok && CHECK_RESULT(gn_read(gn_conv(in, w, bias, &d), memset(to, 0xff, info.bytes), info.bytes), GN_OK);
+    gn_close(g);
+    return ok ? info.bytes : 0;
+}
+
+static void check_convs(void) {
+    for (int i = 0; i < 150; i++) {
+        drawn_conv k = draw_conv();
+        size_t n = conv_bits(&k, 1, "avx2", wanted);
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            size_t m = conv_bits(&k, threads, "avx512", got);
+            REQUIRE(n > 0 && m == n);
+            if (memcmp(wanted, got, n) != 0) {
+                test_fail(__FILE__, __LINE__,
+                          "(%d,%d,%d,%d) by %d filters of %dx%d in %d groups, strides %d %d, dilation %d %d, pads %d "
+                          "%d%s%s: %u threads and wider vectors have other bits",
+                          (int)k.x.dims[0], (int)k.x.dims[1], (int)k.x.dims[2], (int)k.x.dims[3], (int)k.w.dims[0],
+                          (int)k.w.dims[2], (int)k.w.dims[3], (int)k.d.groups, (int)k.d.stride[0], (int)k.d.stride[1],
+                          (int)k.d.dilation[0], (int)k.d.dilation[1], (int)k.d.before[0], (int)k.d.before[1],
+                          k.residual ? ", residual" : "", k.turned ? ", turned" : "", (unsigned)threads);
+            }
+        }
+    }
+}
+
 /* ---- bits of NaN and of what stands at the edges: every scalar op of floats, on each instruction path ---- */
 
 enum { EDGES = 121 };
@@ -853,12 +925,15 @@ static void short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_
 
 static void operands_broadcast_along_rows_have_the_bits_of_written_out_ones(void) { check_runs(); }
 
+static void convolutions_have_the_bits_of_narrower_vectors_and_of_one_thread(void) { check_convs(); }
+
 int main(int argc, char **argv) {
     static const test_entry alone[] = {
         TEST_ENTRY(operands_broadcast_along_rows_have_the_bits_of_written_out_ones),
         TEST_ENTRY(columns_of_a_large_matrix_have_equal_bits_alone_and_among_others),
         TEST_ENTRY(concats_within_concats_have_the_bits_of_realised_ones),
         TEST_ENTRY(sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones),
+        TEST_ENTRY(convolutions_have_the_bits_of_narrower_vectors_and_of_one_thread),
         TEST_ENTRY(short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path)
     };
     static const char *const isas[] = { "avx512", "avx2", "base" };
