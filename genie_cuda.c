@@ -1079,26 +1079,27 @@ static const char shared_text[] =
     "template <> struct raw<4> { typedef u32 t; };\n"
     "template <> struct raw<2> { typedef u16 t; };\n"
     "template <> struct raw<1> { typedef u8 t; };\n"
-    "template <int V, class T> M void elements_of(const T *e, T *d) { UNROLL for (int i = 0; i < V; i++) d[i] = e[i]; "
-    "}\n"
-    "#ifndef GN_HOST\n"
-    "// As shifts of a word: what a bf16 is in 32 bits then takes one instruction, not three.\n"
-    "template <int V> M void elements_of(const bf16 *e, bf16 *d) {\n"
-    "  UNROLL for (int i = 0; i < V - 1; i += 2) {\n"
-    "    u32 w = ((const u32 *)e)[i / 2];\n"
-    "    asm(\"\" : \"+r\"(w));\n"
-    "    d[i].b = (u16)w;\n"
-    "    d[i + 1].b = (u16)(w >> 16);\n"
-    "  }\n"
-    "  if (V % 2) d[V - 1] = e[V - 1];\n"
-    "}\n"
-    "#endif\n"
     "template <int V, class T> M void vload(T *d, const T *p) {\n"
     "  typedef typename raw<(sizeof(T) * V > 16 ? 16 : sizeof(T) * V)>::t W;\n"
     "  union { W w[sizeof(T) * V / sizeof(W)]; T e[V]; } u;\n"
     "  UNROLL for (int i = 0; i < (int)(sizeof(T) * V / sizeof(W)); i++) u.w[i] = ((const W *)p)[i];\n"
-    "  elements_of<V>(u.e, d);\n"
+    "  UNROLL for (int i = 0; i < V; i++) d[i] = u.e[i];\n"
     "}\n"
+    "// The same of what becomes f32. A bf16 as a shift of a word is that by one instruction, not by three; where "
+    "registers are short, these words are too many.\n"
+    "template <int V, class T> M void vload_wide(T *d, const T *p) { vload<V>(d, p); }\n"
+    "#ifndef GN_HOST\n"
+    "template <int V> M void vload_wide(bf16 *d, const bf16 *p) {\n"
+    "  u32 w[(V + 1) / 2];\n"
+    "  if (V % 2) { vload<V>(d, p); return; }\n"
+    "  vload<(V + 1) / 2>(w, (const u32 *)p);\n"
+    "  UNROLL for (int i = 0; i < V / 2; i++) {\n"
+    "    asm(\"\" : \"+r\"(w[i]));\n"
+    "    d[2 * i].b = (u16)w[i];\n"
+    "    d[2 * i + 1].b = (u16)(w[i] >> 16);\n"
+    "  }\n"
+    "}\n"
+    "#endif\n"
     "template <int V, class T> M void vstore(T *p, const T *d) {\n"
     "  typedef typename raw<(sizeof(T) * V > 16 ? 16 : sizeof(T) * V)>::t W;\n"
     "  union { W w[sizeof(T) * V / sizeof(W)]; T e[V]; } u;\n"
@@ -2990,7 +2991,7 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
         if (!needed[i] || !load->along) continue;
         int64_t V = k->vector, width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same);
         if (k->staged[i]) {
-            put(b, "      vload<%lld>(w%u%s, (const %s *)(staged + %lld) + %s);\n", (long long)V, i, suffix,
+            put(b, "      vload_wide<%lld>(w%u%s, (const %s *)(staged + %lld) + %s);\n", (long long)V, i, suffix,
                 types[load->dtype].name, (long long)k->staged[i] - 1, k->cluster > 1 ? "(r - first)" : "r");
             continue;
         }
@@ -3001,7 +3002,7 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
         else if (same)
             put(b, "      UNROLL for (int u = 0; u < %lld; u++) w%u%s[%su] = p%u[", (long long)width, i, suffix,
                 width == V ? "" : "v + ", i);
-        else put(b, "      vload<%lld>(w%u%s%s, p%u + ", (long long)width, i, suffix, width == V ? "" : " + v", i);
+        else put(b, "      vload_wide<%lld>(w%u%s%s, p%u + ", (long long)width, i, suffix, width == V ? "" : " + v", i);
         put_offset(b, &load->reduced, at, k->small);
         put(b, width == 1 || same ? "];\n" : ");\n");
     }
@@ -9349,7 +9350,7 @@ static const char conv_rows_text[] =
     "  UNROLL for (int c = 0; c < 8; c++) v[c] = c < P::CG ? x[from + c * P::XC] : (u16)0;\n"
     "  vput<8>(o + (n * P::IN + at) * 8, v);\n"
     "}\n"
-    "// WHOLE: planes of IN places that follow each other, not all from multiples of 16 bytes on: a block has all "
+    "// WHOLE: planes of IN places that follow each other, not all from multiples of 8 bytes on: a block has all "
     "places of 64 channels.\n"
     "template <class P> M void conv_lay_whole(const u16 *x, u16 *o, u16 *tile, int block) {\n"
     "  enum { WIDTH = P::GROUPS * P::CP, PITCH = ((P::IN + 1) / 2 | 1) * 2, N = P::WHOLE ? (P::IN + 31) / 32 : 1 };\n"
@@ -10429,7 +10430,7 @@ static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
     for (int64_t i = 2, along = 1; i >= 0 && dense; along *= c->in[i], i--) dense = c->in[i] == 1 || n[2 + i] == along;
     for (int v = 8; v > 1 && dense && wide == 1; v /= 2)
         if (inside % v == 0 && n[0] % v == 0 && n[1] % v == 0 && c->offset % (2 * v) == 0) wide = v;
-    const bool whole = dense && !few && wide < 8 && inside <= WHOLE && n[1] == inside && n[0] % 8 == 0 &&
+    const bool whole = dense && !few && wide < 4 && inside <= WHOLE && n[1] == inside && n[0] % 8 == 0 &&
                        c->channels == c->padded && c->offset % 16 == 0;
     put(&e->types,
         "struct %s { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "

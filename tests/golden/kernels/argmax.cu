@@ -3,7 +3,7 @@ struct argmax_bf16_p { typedef best_of<float, false> A; typedef int I; static co
 struct argmax_bf16_f { const bf16 *a0; 
   M void take(argmax_bf16_p::I o, argmax_bf16_p::I r, argmax_bf16_p::A &acc) const {
     bf16 w0[8]; const bf16 *p0 = a0 + ((int)((u32)(o)) * 1000);
-      vload<8>(w0, p0 + ((int)((u32)(r))));
+      vload_wide<8>(w0, p0 + ((int)((u32)(r))));
     float taken[8];
     UNROLL for (int v = 0; v < 8; v++) {
       taken[v] = get(w0[v]);

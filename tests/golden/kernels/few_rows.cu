@@ -41,8 +41,8 @@ struct rows_vector_pair_few_times_bf16_loop_n {
   bf16 w1[1][8];
   UNROLL for (int k = 0; k < 1; k++) {
       const I r = (k * 32 + ty) * 8;
-      vload<8>(w0[k], p0 + ((int)((u32)(r))));
-      vload<8>(w1[k], p1 + ((int)((u32)(r))));
+      vload_wide<8>(w0[k], p0 + ((int)((u32)(r))));
+      vload_wide<8>(w1[k], p1 + ((int)((u32)(r))));
   }
     sum_of<float> q0[1];
     UNROLL for (int i = 0; i < 1; i++) q0[i].init();

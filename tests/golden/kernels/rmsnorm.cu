@@ -14,8 +14,8 @@ extern "C" __global__ void __launch_bounds__(256) rows_f32_square_mean_add_rsqrt
   UNROLL for (int k = 0; k < 1; k++) {
       const I r = (k * 256 + ty) * 4;
       if (r >= 768) continue;
-      vload<4>(w0[k], p0 + ((int)((u32)(r))));
-      vload<4>(w1[k], p1 + ((int)((u32)(r))));
+      vload_wide<4>(w0[k], p0 + ((int)((u32)(r))));
+      vload_wide<4>(w1[k], p1 + ((int)((u32)(r))));
   }
     near_sum<float> q1[1];
     UNROLL for (int i = 0; i < 1; i++) q1[i].init();

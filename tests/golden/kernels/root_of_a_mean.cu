@@ -4,8 +4,8 @@ struct sub_square_mean_sqrt_f32_f { const float *a0; const float *a1;
   M void take(sub_square_mean_sqrt_f32_p::I o, sub_square_mean_sqrt_f32_p::I r, sub_square_mean_sqrt_f32_p::A &acc) const {
     float w0[4]; const float *p0 = a0 + ((int)((u32)(o)) * 768);
     float w1[4]; const float *p1 = a1 + (0);
-      vload<4>(w0, p0 + ((int)((u32)(r))));
-      vload<4>(w1, p1 + ((int)((u32)(r))));
+      vload_wide<4>(w0, p0 + ((int)((u32)(r))));
+      vload_wide<4>(w1, p1 + ((int)((u32)(r))));
     float taken[4];
     UNROLL for (int v = 0; v < 4; v++) {
       float t0;

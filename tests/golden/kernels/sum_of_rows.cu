@@ -3,7 +3,7 @@ struct sum_f32_p { typedef near_sum<float> A; typedef int I; static const i64 N 
 struct sum_f32_f { const float *a0; 
   M void take(sum_f32_p::I o, sum_f32_p::I r, sum_f32_p::A &acc) const {
     float w0[4]; const float *p0 = a0 + ((int)((u32)(o)) * 4096);
-      vload<4>(w0, p0 + ((int)((u32)(r))));
+      vload_wide<4>(w0, p0 + ((int)((u32)(r))));
     float taken[4];
     UNROLL for (int v = 0; v < 4; v++) {
       taken[v] = get(w0[v]);
