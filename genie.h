@@ -15729,7 +15729,7 @@ GN__TARGET_AVX512 static void gn__lone_in(float *to, const float *from, const in
                                           int64_t skipped) {
     gn__vec_512 e[16], *y = (gn__vec_512 *)(void *)to;
     for (int64_t i = 0, x = wide; i < n; i += 16, from += 16) {
-        uint16_t mask = n - i < 16 ? (uint16_t)((1u << (n - i)) - 1) : 0xffff;
+        const uint16_t mask = (uint16_t)(n - i < 16 ? (1u << (n - i)) - 1 : 0xffffu);
         GN__UNROLL for (int r = 0; r < 16; r++) e[r] = GN__MASKED_READ(from + first[r], mask);
         gn__turn_512(e);
         GN__UNROLL for (int l = 0; l < 16; l++) if (l < n - i) {
@@ -15743,7 +15743,7 @@ GN__TARGET_AVX512 static void gn__lone_in(float *to, const float *from, const in
 GN__TARGET_AVX512 static void gn__lone_out(float *to, int64_t step, int64_t rows, const float *from, int64_t n) {
     gn__vec_512 e[16];
     for (int64_t i = 0; i < n; i += 16, to += 16, from += 16 * GN__LONE) {
-        uint16_t mask = n - i < 16 ? (uint16_t)((1u << (n - i)) - 1) : 0xffff;
+        const uint16_t mask = (uint16_t)(n - i < 16 ? (1u << (n - i)) - 1 : 0xffffu);
         GN__UNROLL for (int r = 0; r < 16; r++) e[r] = ((const gn__vec_512 *)(const void *)from)[r];
         gn__turn_512(e);
         GN__UNROLL for (int r = 0; r < 16; r++) if (r < rows) GN__MASKED_WRITE(to + r * step, e[r], mask);
