@@ -2080,6 +2080,12 @@ static void emit_await(emit *e) {
     if (e->waits) put(&e->body, "  await_previous();\n");
 }
 
+/* The same, and the next kernel may start then, to wait in its turn. */
+static void emit_await_and_let_start(emit *e) {
+    emit_await(e);
+    if (e->waits) put(&e->body, "  let_next_start();\n");
+}
+
 /* The run's error words. Later kernels that must not run after a fault look at them too. */
 static void emit_errors(emit *e) { emit_pointer(e, "u32", false, "err", (param){ PARAM_PLAN, REGION_ERRORS, 0 }); }
 static void emit_may_fault(emit *e) { e->faults = e->may_fault = true; }
@@ -3046,7 +3052,7 @@ static void put_row_loop(row_kernel *k, uint32_t m) {
         row_name(k, s, i, l->names[load_of(k->e, l, i)->reg], sizeof l->names[0]);
     for (uint32_t i = 0; i < s->step->n_instrs; i++) loop_instr(k->e, l, i);
     snprintf(k->values[m], sizeof k->values[m], "%.63s", l->names[s->step->out]);
-    if (s->step->n_instrs) put_row_exact(k, m);
+    put_row_exact(k, m);
 }
 
 /* Rounds the value of a step that other steps of the kernel read. */
@@ -3265,8 +3271,7 @@ static void emit_reduction(emit *e, const reduction *r, const char *label, const
     put(&e->body, "  const @_f f = { %s };\n", how->given);
     put_ending_of_reduction(e, how);
     if (r->parts > 1) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_await(e);
-    if (e->waits) put(&e->body, "  let_next_start();\n");
+    emit_await_and_let_start(e);
     put(&e->body, "  reduce<@_p>(f, g, %s);\n", r->parts > 1 ? "(@_p::A *)parts" : "0");
     emit_launch(e, label, (uint64_t)blocks_for(r->n, r->tx), (uint64_t)r->parts, 256);
     if (r->parts > 1) {
@@ -3275,8 +3280,7 @@ static void emit_reduction(emit *e, const reduction *r, const char *label, const
         put_reduction_type(e, r, how->acc);
         put_ending_of_reduction(e, how);
         emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        emit_await(e);
-        if (e->waits) put(&e->body, "  let_next_start();\n");
+        emit_await_and_let_start(e);
         put(&e->body, "  combine<@_p>(g, (const @_p::A *)parts);\n");
         snprintf(combined, sizeof combined, "%s_combine", label);
         emit_launch(e, combined, (uint64_t)r->n, 1, 256);
@@ -4396,8 +4400,7 @@ static void emit_layernorm(emit *e, uint32_t node) {
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
-    emit_await(e);
-    if (e->waits) put(&e->body, "  let_next_start();\n");
+    emit_await_and_let_start(e);
     put(&e->body, "  layernorm_packed<@_p>(a, %s, %s, o);\n", gain ? e->waits ? "now(gain)" : "gain" : "0",
         bias ? e->waits ? "now(bias)" : "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
@@ -14321,8 +14324,7 @@ static void emit_page_attention(emit *e, uint32_t node) {
         return;
     }
     emit_early(e);
-    emit_await(e);
-    if (e->waits) put(&e->body, "  let_next_start();\n");
+    emit_await_and_let_start(e);
     put_page_scores(e, node, &f);
     put_page_type(e, &f);
     for (uint32_t i = 0; i < (f.format ? 8 : 6); i++)
