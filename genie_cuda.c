@@ -100,7 +100,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 41
+#define GN__CU_GENERATOR 42
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -4827,6 +4827,7 @@ typedef struct product_form {
     int tx, lanes, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b;
     bool at, bt, turn, copied[2], early; /* early: B is a weight, read before the kernel waits */
     uint32_t shared;
+    double us; /* on tensor cores, by the model */
 } product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
@@ -5260,6 +5261,7 @@ static void form_on_tensor_cores(const emit *e, const product *p, product_form *
         if (next >= 0) best = next;
     }
     f->form = best;
+    f->us = us[best];
     if (best < WARPGROUP_FORMS) form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[best], aligned, turn);
     else
         form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS],
@@ -5474,12 +5476,12 @@ static void product_bind(const emit *e, const product *p, product_form *f, gn_dt
 
 /* ---- what is done to a product's sums before they are stored ---- */
 
-/* The bias and the loop that alone reads the product, if there are. */
+/* The bias and the loop that alone reads the product, if there are; of a convolution the least and largest value. */
 typedef struct epilogue {
-    uint32_t node, result;
+    uint32_t node, result, bias; /* GN_NO_NODE: none */
     const gn_kernel_step *loop;
+    const int64_t *clamp; /* NULL: none */
     int64_t vector;
-    bool has_bias;
 } epilogue;
 
 /* A product with what is done to it. shape: of dense matrices; moves: A's leading dims make one only in a dense
@@ -5547,11 +5549,33 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     snprintf(l->names[operand->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
 }
 
+static void epilogue_bias(emit *e, const epilogue *t, gn_dtype d, text *members) {
+    const int64_t stride = view_of(e, t->bias)->strides[0];
+    const bool wide = stride == 1 && base_offset(e, t->bias) % (t->vector * types[d].bytes) == 0;
+    put(&e->types,
+        wide ? "    %s<V>(r.bias, bias + c);\n"
+             : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.bias + v, bias + (c + v) * %lldll);\n",
+        e->waits ? "vload" : "vconst", (long long)stride);
+    emit_node(e, t->bias, types[d].name, true, "bias");
+    put(members, e->waits ? ", now(bias)" : ", bias");
+}
+
+/* The sum between the bounds; NaN stays what it is. */
+static void epilogue_clamp(emit *e, const epilogue *t, gn_dtype d) {
+    const char *compute = types[d].compute;
+    for (int i = 0; t->clamp && i < 2; i++) {
+        if (word_f64(t->clamp[i]) == (i ? INFINITY : -INFINITY)) continue;
+        put(&e->types, "      { const %s bound = (%s)gn_f64(0x%llxull); if (sum %s bound) sum = bound; }\n", compute,
+            compute, (unsigned long long)t->clamp[i], i ? ">" : "<");
+    }
+}
+
 /* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
 static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     loop *l = (loop *)alloc_zero(sizeof *l);
     const gn_view *out = view_of(e, t->result);
     const char *type = types[d].name, *to = types[out->dtype].name;
+    const bool has_bias = t->bias != GN_NO_NODE;
     text members = { 0 }, constants = { 0 };
     if (!l) {
         e->failed = true;
@@ -5563,37 +5587,28 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     l->small = is_few(gn_view_count(out));
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
     put(&e->types, "struct @_e { typedef %s O; O *o;", to);
-    if (t->has_bias) put(&e->types, " const %s *bias;", type);
+    if (has_bias) put(&e->types, " const %s *bias;", type);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
         if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node)
             put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
     put(&e->types, "\n  template <int V> struct in { int none;");
-    if (t->has_bias) put(&e->types, " %s bias[V];", type);
+    if (has_bias) put(&e->types, " %s bias[V];", type);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
         if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node)
             put(&e->types, " %s w%u[V];", types[load_of(e, l, i)->dtype].name, i);
     put(&e->types, " };\n  template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {\n");
     emit_node(e, t->result, to, false, "o");
-    if (t->has_bias) {
-        uint32_t bias = bias_of(e, t->node);
-        int64_t stride = view_of(e, bias)->strides[0];
-        bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
-        put(&e->types,
-            wide ? "    %s<V>(r.bias, bias + c);\n"
-                 : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.bias + v, bias + (c + v) * %lldll);\n",
-            e->waits ? "vload" : "vconst", (long long)stride);
-        emit_node(e, bias, type, true, "bias");
-        put(&members, e->waits ? ", now(bias)" : ", bias");
-    }
+    if (has_bias) epilogue_bias(e, t, d, &members);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
-    const char *sum = t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]";
+    const char *sum = has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]";
     put(&e->types,
         "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = "
         "0; v < V; v++) {\n",
         types[d].compute, constants.s ? constants.s : "");
     if (drops_bits(d) && t->loop)
         put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
-    else put(&e->types, "      const %s sum = %s;\n", types[d].compute, sum);
+    else put(&e->types, "      %s%s sum = %s;\n", t->clamp ? "" : "const ", types[d].compute, sum);
+    epilogue_clamp(e, t, d);
     text body = e->body; /* instructions are written into the body */
     e->body = (text){ 0 };
     for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
@@ -7028,9 +7043,9 @@ static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, 
 static bool emit_blas(emit *e, const matmul *x, const choice *c) {
     const product *p = &x->p;
     uint32_t bias = bias_of(e, x->t.node);
-    bool takes_bias = x->t.has_bias && !x->t.loop && view_of(e, bias)->strides[0] == 1 &&
+    bool takes_bias = x->t.bias != GN_NO_NODE && !x->t.loop && view_of(e, bias)->strides[0] == 1 &&
                       alignment_of(base_offset(e, bias)) >= 16,
-         whole = !x->t.loop && (takes_bias || !x->t.has_bias);
+         whole = !x->t.loop && (takes_bias || x->t.bias == GN_NO_NODE);
     blas_product *q = blas_describe(e, p, x->d, whole ? x->d : GN_F32, x->xa, x->xb, takes_bias, c);
     if (!q) return false;
     size_t sums = (q->workspace + 255) & ~(size_t)255;
@@ -7070,10 +7085,8 @@ static matmul matmul_of(const emit *e, uint32_t node) {
     x.shape = product_of(whole, gn_view_dense(b->dtype, b->rank, b->dims), view_of(e, node));
     x.moves = x.p.m != x.shape.m;
     if (x.moves) x.p = product_of(whole, *b, view_of(e, node));
-    x.t = (epilogue){ .node = node,
-                      .result = e->tail ? e->tail->node : node,
-                      .loop = e->tail,
-                      .has_bias = bias_of(e, node) != GN_NO_NODE };
+    x.t =
+        (epilogue){ .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .bias = bias_of(e, node) };
     x.t.vector = epilogue_vector(e, &x.t, x.p.n);
     return x;
 }
@@ -7132,7 +7145,7 @@ static product_key key_of(const emit *e, const matmul *x) {
                            view_of(e, x->t.result)->dtype,
                            alignment_of(base_offset(e, x->xa)),
                            alignment_of(base_offset(e, x->xb)),
-                           x->t.has_bias,
+                           x->t.bias != GN_NO_NODE,
                            x->t.loop ? x->t.loop->n_instrs : 0,
                            x->t.loop ? x->t.loop->n_loads : 0,
                            emit_has_tensor_cores(e),
@@ -9887,6 +9900,7 @@ typedef struct conv_rows {
     int64_t pixel, line, real[4];   /* see conv_rows_join */
     bool transposed, turned, fed, flat, planar, cross;
     int height, width, stages, cluster, parts, blocks, step, warps[2]; /* parts: of k, which a second kernel adds up */
+    double us;                                                         /* of a form that TMA feeds, by the model */
     bool apart; /* see conv_rows_apart: places of the result then, strides, and what is before the first */
     int64_t wide[3], steps[3], lead[3];
     size_t apart_at;         /* in scratch memory */
@@ -10267,6 +10281,7 @@ static void conv_rows_choose(const emit *e, conv_rows *c) {
         *c = parts;
         return;
     }
+    c->us = least;
     c->height = best->height;
     c->width = best->width;
     c->stages = best->stages;
@@ -10988,11 +11003,59 @@ static void emit_conv_spread(emit *e, const conv_rows *c) {
     emit_launch(e, "conv_spread", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
 }
 
+/* One tap over rows of channels that lie one after another is a product of places by filters. A residual would be
+   waited for at the end of each tile. */
+static bool conv_product_of(const emit *e, const conv_rows *c, matmul *x) {
+    const gn_view *in = view_of(e, c->x), *w = view_of(e, c->w);
+    const int64_t *a = attrs_of(e, c->node);
+    int64_t row = 0, along = 0;
+    if (!c->fed || c->planar || c->cross || c->flat || c->pixel || c->apart || c->turned || c->taps != 1 ||
+        c->groups != 1 || c->phases != 1 || !c->x_lies || c->residual != GN_NO_NODE || c->filters % 8 ||
+        !conv_keeps(e, c) || w->strides[1] != 1 || w->strides[0] < c->channels || w->strides[0] % 8 ||
+        base_offset(e, c->w) % 16)
+        return false;
+    for (int i = 2; i >= 0; i--) {
+        if (c->in[i] != c->out[i] || c->before[i] || c->stride[i] != 1) return false;
+        if (c->in[i] == 1) continue;
+        if (!row) row = along = c->from[i];
+        if (c->from[i] != along) return false;
+        along *= c->in[i];
+    }
+    if (c->images > 1 && in->strides[0] != along) return false;
+    *x = (matmul){ .d = (gn_dtype)in->dtype, .xa = c->x, .xb = c->w };
+    x->p = (product){ .m = c->images * c->places,
+                      .n = c->filters,
+                      .k = c->channels,
+                      .batches = 1,
+                      .am = row,
+                      .ak = 1,
+                      .bk = 1,
+                      .bn = w->strides[0] };
+    x->t = (epilogue){ .node = c->node,
+                       .result = c->node,
+                       .bias = c->bias,
+                       .clamp = word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY ? a + 2 : NULL };
+    x->t.vector = epilogue_vector(e, &x->t, x->p.n);
+    return true;
+}
+
+/* By a product's kernel where that takes less time, by both models. */
+static bool emit_conv_product(emit *e, const conv_rows *c) {
+    matmul x;
+    if (e->tail || e->invariant || !emit_has_warpgroups(e) || !conv_product_of(e, c, &x)) return false;
+    product_form f = product_choose(e, &x.p, x.d, 0);
+    if (!f.stages || f.us >= c->us) return false;
+    product_bind(e, &x.p, &f, x.d, base_offset(e, x.xa), base_offset(e, x.xb));
+    emit_own_product(e, &x, f);
+    return true;
+}
+
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     conv_rows c;
     if (!emit_has_tensor_cores(e) || !conv_rows_of(e, node, bias, residual, &c) || !conv_rows_fit(&c)) return false;
     conv_rows_choose(e, &c);
     conv_rows_lie(e, &c);
+    if (emit_conv_product(e, &c)) return true;
     int64_t lot;
     const int64_t tiles = blocks_for(c.filters, c.height) * conv_columns(e, &c, &lot) * c.groups;
     size_t all = conv_rows_place(e, &c);
@@ -14404,7 +14467,7 @@ static bool undoes_twice(const emit *e, uint32_t at, uint32_t n) {
 
 /* Puts back what appends in place have overwritten, when the run has failed after them: the latest first, one after
    another where they may meet. */
-enum { UNDOS_A_KERNEL = 26 };
+enum { UNDOS_A_KERNEL = 64 };
 
 /* Appends behind which nothing can fail, but others at the same position, which then had failed before: they need to
    save nothing. */
@@ -14420,35 +14483,53 @@ static void appends_settle(emit *e) {
     for (uint32_t i = 0; i < e->n_appends; i++) e->save = gn_size_add(e->save, append_bytes(e, e->appends[i].node));
 }
 
-static void emit_undo(emit *e) {
+/* A kernel that settles a run: what is done when it has failed, and from settle_else on when it has not. One that
+   commits lets no kernel start beside it, which may read ahead what it writes. */
+static void settle_begin(emit *e, bool commits) {
+    e->rereads = e->early = true;
+    emit_errors(e);
+    put(&e->body, "%s  await_previous();\n  if (*err) {\n", commits ? "" : "  let_next_start();\n");
+}
+static void settle_else(emit *e) { put(&e->body, "    return;\n  }\n"); }
+
+enum { UNDO_BLOCKS = 32 };
+
+/* open: the last kernel goes on with what is done when nothing has failed; whether there is one. */
+static bool emit_undo(emit *e, bool open) {
     appends_settle(e);
     size_t save = e->save;
-    for (uint32_t left = e->n_appends; left && !gn_flag_get(e->cancel);) {
-        e->rereads = e->early = true;
-        emit_errors(e);
-        put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
+    uint32_t left = e->n_appends;
+    open = open && left <= UNDOS_A_KERNEL;
+    while (left && !gn_flag_get(e->cancel)) {
+        settle_begin(e, open);
         for (uint32_t i = 0; left && i < UNDOS_A_KERNEL && !undoes_twice(e, left - 1, i); i++) {
             save -= append_bytes(e, e->appends[--left].node);
             put_undo(e, left, i, save);
         }
-        emit_launch(e, "kv_append_undo", 32, 1, 256);
+        settle_else(e);
+        if (!left && open) return true;
+        open = false;
+        emit_launch(e, "kv_append_undo", UNDO_BLOCKS, 1, 256);
     }
+    return false;
 }
 
 /* States' new versions become their values, unless the run has failed: many of them in one kernel, each by some of its
-   blocks. */
+   blocks. begun: the kernel has settled a failed run already. */
 enum { COMMITS = 32 };
 typedef struct commit {
     param to, from;
     size_t bytes;
 } commit;
 
-static void emit_commits(emit *e, const commit *all, uint32_t n) {
+static void emit_commits(emit *e, const commit *all, uint32_t n, bool begun) {
     uint64_t blocks = 0;
     if (!n) return;
-    emit_early(e);
-    emit_await(e);
-    put(&e->body, "  if (*err) return;\n  u32 b = blockIdx.x;\n");
+    if (!begun) {
+        settle_begin(e, true);
+        settle_else(e);
+    }
+    put(&e->body, "  u32 b = blockIdx.x;\n");
     for (uint32_t i = 0; i < n; i++) {
         const char *const names[] = { "to", "from", "n", "blocks" };
         int64_t words = (int64_t)((all[i].bytes + 15) / 16), own = blocks_for(words, 256);
@@ -14465,8 +14546,8 @@ static void emit_commits(emit *e, const commit *all, uint32_t n) {
             i, i, i, i, i, i);
         blocks += (uint64_t)own;
     }
-    emit_errors(e);
-    emit_launch(e, "commit", blocks, 1, 256);
+    if (begun && blocks < UNDO_BLOCKS) blocks = UNDO_BLOCKS;
+    emit_launch(e, begun ? "undo_or_commit" : "commit", blocks, 1, 256);
 }
 
 /* >>one ==============================================================================================
@@ -19856,7 +19937,15 @@ static size_t plan_gathers(plan *p, emit *e, const slots_written *written) {
     return bytes;
 }
 
-static void plan_commits(const plan *p, emit *e) {
+/* Whether a state gets its new version by a copy. */
+static bool plan_commits_any(const plan *p) {
+    bool any = false;
+    for (uint32_t u = 0; u < p->part->n_updates && !p->exchanges; u++)
+        any = any || (p->layout.update_how[u] != GN_UPDATE_INPLACE && node_bytes(p->part, p->part->updates[u].node));
+    return any;
+}
+
+static void plan_commits(const plan *p, emit *e, bool begun) {
     const gn_part *part = p->part;
     commit all[COMMITS];
     uint32_t n = 0;
@@ -19865,9 +19954,12 @@ static void plan_commits(const plan *p, emit *e) {
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE || !bytes) continue;
         all[n++] =
             (commit){ { PARAM_NODE, part->n_nodes + u, 0 }, { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, bytes };
-        if (n == COMMITS) emit_commits(e, all, n), n = 0;
+        if (n < COMMITS) continue;
+        emit_commits(e, all, n, begun);
+        begun = false;
+        n = 0;
     }
-    emit_commits(e, all, n);
+    emit_commits(e, all, n, begun);
 }
 
 /* After the ops: results are gathered, failed appends are put back, new versions are committed. */
@@ -19892,8 +19984,8 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         emit_copy_views(e, "new_version", gn_view_dense(view->dtype, view->rank, view->dims), to, *view,
                         at_node(e, part->updates[u].node, 0));
     }
-    emit_undo(e);
-    if (!p->exchanges) plan_commits(p, e);
+    const bool begun = emit_undo(e, plan_commits_any(p));
+    if (!p->exchanges) plan_commits(p, e, begun);
 }
 
 static bool is_argument(const plan *p, uint32_t node) {

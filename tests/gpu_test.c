@@ -1493,6 +1493,40 @@ static void appends_at_the_end_save_nothing(void) {
     for (int c = 0; c < CACHES; c++) gn_release(cache[c]);
 }
 
+/* Appends of as many caches as one kernel puts back, and of more, before what may fail, and a state that gets what that
+   makes: a run that fails leaves all as it was. */
+static void a_failed_run_puts_back_appends_and_commits_nothing(void) {
+    enum { CACHES = 70, S = 4, D = 4 };
+    static float rows[CACHES * D], first[S * D], out[S * D];
+    gn_tensor cache[CACHES];
+    for (int i = 0; i < CACHES * D; i++) rows[i] = (float)i;
+    for (int i = 0; i < S * D; i++) first[i] = (float)(1000 + i);
+    for (int k = 0; k < 6; k++) {
+        const int n = k < 3 ? 3 : CACHES;
+        const bool fails = k % 3 == 1;
+        gn_tensor total = gn_state(gpu, GN_F32, GN_SHAPE(1, D), first, "total"),
+                  at = gn_data_copy(gpu, GN_I32, GN_SCALAR, &(int32_t){ k % 3 }),
+                  pick = gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ fails ? S : k % 3 }), last = GN_NONE;
+        for (int c = 0; c < n; c++) {
+            cache[c] = gn_state(gpu, GN_F32, GN_SHAPE(1, 1, S, D), first, "cache");
+            last = gn_kv_append(cache[c], gn_data(gpu, GN_F32, GN_SHAPE(1, 1, 1, D), rows + c * D), at);
+        }
+        gn_assign(total, gn_embedding(gn_reshape(last, GN_SHAPE(S, D)), pick));
+        CHECK_RESULT(gn_step(gpu), GN_OK);
+        if (fails) CHECK_RESULT(gn_read(total, out, D * sizeof *out), GN_INDEX_OUT_OF_RANGE);
+        CHECK_RESULT(gn_read(total, out, D * sizeof *out), GN_OK);
+        for (int i = 0; i < D; i++) CHECK(out[i] == (fails ? first[i] : rows[(n - 1) * D + i]));
+        for (int c = 0; c < n; c++) {
+            CHECK_RESULT(gn_read(cache[c], out, sizeof out), GN_OK);
+            for (int i = 0; i < S * D; i++)
+                CHECK(out[i] == (!fails && i / D == k % 3 ? rows[c * D + i % D] : first[i]));
+            gn_release(cache[c]);
+        }
+        gn_release(total);
+        gn_step(gpu);
+    }
+}
+
 /* A run that may fail copies new versions into their states at its end; what it tells of the old ones is what they
    were. */
 static void an_old_version_is_read_beside_the_new_one(void) {
@@ -3402,6 +3436,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
     TEST_ENTRY(several_rows_are_appended_to_all_caches_at_once),
     TEST_ENTRY(appends_at_the_end_save_nothing),
+    TEST_ENTRY(a_failed_run_puts_back_appends_and_commits_nothing),
     TEST_ENTRY(an_old_version_is_read_beside_the_new_one),
     TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
     TEST_ENTRY(products_of_more_than_2_to_the_31_elements_are_exact),

@@ -29,7 +29,9 @@ extern "C" __global__ void __launch_bounds__(256) append_attention_one_bf16(cons
 extern "C" __global__ void __launch_bounds__(256) kv_append_undo(u32 *err, const int *pos0, u16 *o0, const u16 *saved0, const int *pos1, u16 *o1, const u16 *saved1) {
   let_next_start();
   await_previous();
-  if (!*err) return;
+  if (*err) {
   if (err[9]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < 128ull; i += (u64)gridDim.x * 256) o0[(i64)*pos0 * 64ll + ((i64)((u64)(i) / 64llu) * 32768ll + (i64)((u64)(i) % 64llu))] = saved0[i];
   if (err[8]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < 128ull; i += (u64)gridDim.x * 256) o1[(i64)*pos1 * 64ll + ((i64)((u64)(i) / 64llu) * 32768ll + (i64)((u64)(i) % 64llu))] = saved1[i];
+    return;
+  }
 }
