@@ -1501,8 +1501,7 @@ static gn_tensor gpt_heads(gn_tensor qkv, int which) {
 }
 
 /* The logits (1, VOCAB) of the token after the one in m->token. */
-static gn_tensor gpt_logits(const gpt *m, int32_t position) {
-    gn_tensor pos = gn_scalar(m->g, GN_I32, position);
+static gn_tensor gpt_logits(const gpt *m, gn_tensor pos) {
     gn_tensor x = gn_add(gn_embedding(m->outer[0], m->token), gn_embedding(m->outer[1], gn_reshape(pos, GN_SHAPE(1))));
     for (int l = 0; l < LAYERS; l++) {
         const gn_tensor *w = m->w[l];
@@ -1521,7 +1520,7 @@ static gn_tensor gpt_logits(const gpt *m, int32_t position) {
 
 /* One step: the next token stays on the device, and comes here when out is not NULL. */
 static void gpt_step(const gpt *m, int32_t position, int64_t *out) {
-    gn_tensor next = gn_argmax(gpt_logits(m, position), GN_AXES(1), false);
+    gn_tensor next = gn_argmax(gpt_logits(m, gn_scalar(m->g, GN_I32, position)), GN_AXES(1), false);
     gn_assign(m->token, next);
     if (out) ok_or_die(m->g, gn_read(next, out, sizeof *out), "decode");
     ok_or_die(m->g, gn_step(m->g), "decode");
@@ -1561,7 +1560,10 @@ static double gpt_error(gn_ctx *g) {
         gn_ctx *on = i ? open_or_die("cpu", NULL) : g;
         logits[i] = or_die(malloc(VOCAB * sizeof **logits));
         gpt_open(&m, on, model_weights, model_past);
-        ok_or_die(on, gn_read(gn_cast(gpt_logits(&m, PAST), GN_F32), logits[i], VOCAB * sizeof **logits), "logits");
+        ok_or_die(on,
+                  gn_read(gn_cast(gpt_logits(&m, gn_scalar(on, GN_I32, PAST)), GN_F32), logits[i],
+                          VOCAB * sizeof **logits),
+                  "logits");
         ok_or_die(on, gn_step(on), "step");
         for (int l = 0; l < LAYERS && !i; l++) {
             gn_release(m.cache[l][0]);
@@ -1595,9 +1597,37 @@ static int gpt_decode(gn_ctx *g, int tokens, int ahead, double *out_bytes) {
     return n;
 }
 
+/* The same of a step that is built once; each token is read. */
+static int gpt_decode_recorded(gn_ctx *g, int tokens, double *out_bytes) {
+    gpt m;
+    gn_recording s;
+    int n = 0;
+    int64_t token = 0;
+    gpt_open(&m, g, model_weights, model_past);
+    *out_bytes = (double)m.bytes;
+    gn_tensor position = gn_scalar(g, GN_I32, PAST), next = gn_argmax(gpt_logits(&m, position), GN_AXES(1), false);
+    gn_assign(m.token, next);
+    ok_or_die(g, gn_step_record(g, &position, 1, &next, 1, &s), "record");
+    for (int32_t i = -2; i < tokens; i++) {
+        const int32_t at = PAST + (i < 0 ? 0 : i);
+        const double start = ex_now();
+        ok_or_die(g, gn_step_give(s, 0, &at, sizeof at), "decode");
+        ok_or_die(g, gn_step_run(s, (void *[]){ &token }, (size_t[]){ sizeof token }, NULL), "decode");
+        if (i >= 0) samples[n++] = (ex_now() - start) * 1e6;
+        if (token < 0 || token >= VOCAB) failed("decode gives a token that is none");
+    }
+    gn_recording_close(s);
+    for (int l = 0; l < LAYERS; l++) {
+        gn_release(m.cache[l][0]);
+        gn_release(m.cache[l][1]);
+    }
+    return n;
+}
+
+/* ahead 0: recorded. */
 static void decode_row(const char *name, gn_ctx *g, int ahead, double target, double err, double *out_us) {
     double bytes = 0;
-    int n = gpt_decode(g, repeats(400), ahead, &bytes);
+    int n = ahead ? gpt_decode(g, repeats(400), ahead, &bytes) : gpt_decode_recorded(g, repeats(400), &bytes);
     row *out = add_row(name, "us", target, true);
     out->value = *out_us = quantile(samples, n, 0.5);
     out->p95 = quantile(samples, n, 0.95);
@@ -1625,12 +1655,13 @@ static void remote_close(remote *r) {
 }
 
 static void bench_decode(gn_ctx *g) {
-    double local = NAN, queued = NAN, tls = NAN;
+    double local = NAN, queued = NAN, recorded = NAN, tls = NAN;
     if (!wanted("decode_local") && !wanted("decode_queued") && !wanted("decode_tls")) return;
     model_make();
     double err = gpt_error(g);
     decode_row("decode_local", g, 1, 250, err, &local);
     decode_row("decode_queued", g, 16, 250, err, &queued);
+    decode_row("decode_local_recorded", g, 0, queued + 25, err, &recorded);
     remote r = { 0 };
     gn_ctx *steady = gn_open(&(gn_desc){ .devices = set.device, .batch_invariant = true });
     if (!ex_check(steady, gn_status(steady), "batch_invariant")) exit(EX_FAILED);
@@ -1645,6 +1676,7 @@ static void bench_decode(gn_ctx *g) {
     row *out = add_row("decode_tls_less_local", "us", 100, true);
     out->value = tls - local;
     print_row(out);
+    decode_row("decode_tls_recorded", r.g, 0, recorded + 15, NAN, &tls);
     decode_row("decode_tls_queued", r.g, 16, NAN, err, &queued);
     remote_close(&r);
 }
