@@ -157,6 +157,7 @@
 #define GN__LOCK_MS 5000
 #define GN__FLUSH_MS 20 /* for an answer of a handshake, which is smaller than any socket's buffer */
 #define GN__SPIN_US 50
+#define GN__SPIN_MOST_US 1000      /* where waits are that short and there are cores enough */
 #define GN__IN_BYTES (256u << 10)  /* one recv takes up to this much */
 #define GN__OUT_BATCH (256u << 10) /* ciphertext gathered before a send */
 #define GN__OUT_MAX (GN__OUT_BATCH + (64u << 10))
@@ -1966,11 +1967,14 @@ enum {
     GN__SPENT__COUNT
 };
 
+static unsigned gn__helper_cores = 4; /* where there are fewer, threads only take them from each other */
+
 typedef struct gn__link {
     int fd;
     bool server, known; /* known: the peer has proved who it is */
     unsigned cores;     /* when it began */
-    uint32_t spin_us;
+    uint32_t spin_us, spin_most_us;
+    uint64_t last_us; /* that the receiver waited before this */
     atomic_bool stopped;
     atomic_uint_fast64_t up, down; /* bytes at the socket */
     pthread_mutex_t lock;
@@ -2028,6 +2032,7 @@ static gn_result gn__link_make(int fd, gn__link **out, gn_fault *f) {
     l->spin_us = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? GN__SPIN_US : 0;
     atomic_init(&l->stopped, false);
     l->cores = gn__cores();
+    l->spin_most_us = l->cores >= gn__helper_cores ? GN__SPIN_MOST_US : l->spin_us;
     atomic_init(&l->up, 0);
     atomic_init(&l->down, 0);
     for (int i = 0; i < GN__SPENT__COUNT; i++) atomic_init(&l->spent_us[i], 0);
@@ -2115,10 +2120,16 @@ static gn_result gn__sock_send_large(gn__link *l, const uint8_t *p, size_t n, gn
     return r;
 }
 
+/* How long to look for what comes next: twice as long as the wait before took, if that was short. */
+static uint64_t gn__spin_us(const gn__link *l) {
+    if (2 * l->last_us > l->spin_most_us || 2 * l->last_us < l->spin_us) return l->spin_us;
+    return 2 * l->last_us;
+}
+
 /* 1 to max bytes. Looks often for a short while before it sleeps: a sleeping core wakes late. In a stream it looks
    seldom: each look holds up who fills the socket, and finds little. */
 static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_n, uint64_t deadline, bool stream) {
-    uint64_t begin = gn_now_us(), now = begin, spin_end = now + (stream ? GN__NAPS_US : l->spin_us);
+    uint64_t begin = gn_now_us(), now = begin, spin_end = now + (stream ? GN__NAPS_US : gn__spin_us(l));
     if (spin_end > deadline) spin_end = deadline;
     for (;;) {
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
@@ -2126,6 +2137,7 @@ static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_
         if (k > 0) {
             atomic_fetch_add_explicit(&l->down, (uint64_t)k, memory_order_relaxed);
             *out_n = (size_t)k;
+            l->last_us = now - begin;
             if ((size_t)k >= GN__LARGE / 2) gn__link_received(l, begin, now);
             return GN_OK;
         }
@@ -2160,7 +2172,6 @@ static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_
 #define GN__LITTLE 16              /* small receives after which it is no stream any more */
 
 static atomic_int gn__helpers_now;
-static unsigned gn__helper_cores = 4; /* where there are fewer, threads only take them from each other */
 static int gn__helpers_wanted = -1;   /* of tests, bits: 1 large sends beside, 2 all receives; -1: where it pays */
 
 /* Under the lock. false: it is to end. */
