@@ -11344,7 +11344,9 @@ static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, co
         if (cost < least) least = cost, segment = each;
     }
     put_conv(e, node, bias, residual);
+    emit_early(e);
     emit_conv_operands(e, node, bias, residual);
+    emit_await_and_let_start(e);
     put(&e->body, "  conv_depth_down<@_p, %lld, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)places,
         (long long)wide, (long long)strips, (long long)segment, DEEP, lies_as_rows(out), bias ? "bias" : "0",
         residual ? "residual" : "0");
@@ -11370,7 +11372,9 @@ static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, co
                   blocks = blocks_for(TURNS * emit_processors(e), across);
     const bool together = gn_view_is_dense(w) && base_offset(e, input(e, node, 1)) % 16 == 0;
     put_conv(e, node, bias, residual);
+    emit_early(e);
     emit_conv_operands(e, node, bias, residual);
+    emit_await_and_let_start(e);
     put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)each,
         (long long)places, (long long)wide, together, lies_as_rows(out), bias ? "bias" : "0",
         residual ? "residual" : "0");
@@ -11413,7 +11417,9 @@ static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const g
         vector /= 2;
     if (!dense) return false;
     put_conv(e, node, bias, residual);
+    emit_early(e);
     emit_conv_operands(e, node, bias, residual);
+    emit_await_and_let_start(e);
     put(&e->body, "  conv_depth<@_p, %lld, %lld, %lld, %lld>(x, w, %s, %s, o);\n", (long long)planes, (long long)band,
         (long long)r, (long long)vector, bias ? "bias" : "0", residual ? "residual" : "0");
     char name[64];
@@ -11538,43 +11544,80 @@ static const char pool_text[] =
     "// The first of the largest, and of those that are not a number: in whatever groups of neighbours they are "
     "compared.\n"
     "template <class C> M C pool_larger(C a, C b) { return a >= b || a != a ? a : b; }\n"
-    "// The largest: a thread has UP windows above one another, whose lines they share.\n"
-    "template <class P> M void pool_rows_largest(const typename P::T *x, typename P::T *y) {\n"
+    "template <class T> struct pool_pairs { enum { YES = 0 }; };\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "template <> struct pool_pairs<bf16> { enum { YES = 1 }; static M u32 larger(u32 a, u32 b) { u32 m, e; "
+    "asm(\"max.NaN.bf16x2 %0, %2, %3; set.eq.u32.bf16x2 %1, %2, %3;\" : \"=&r\"(m), \"=r\"(e) : \"r\"(a), "
+    "\"r\"(b)); return (a & e) | (m & ~e); } };\n"
+    "template <> struct pool_pairs<f16> { enum { YES = 1 }; static M u32 larger(u32 a, u32 b) { u32 m, e; "
+    "asm(\"max.NaN.f16x2 %0, %2, %3; set.eq.u32.f16x2 %1, %2, %3;\" : \"=&r\"(m), \"=r\"(e) : \"r\"(a), "
+    "\"r\"(b)); return (a & e) | (m & ~e); } };\n"
+    "#endif\n"
+    "// Eight channels of a window: the largest of what was taken\n"
+    "template <class P, bool PAIRS> struct pool_best {\n"
     "  typedef typename P::C C;\n"
+    "  C v[8];\n"
+    "  M void init() { UNROLL for (int j = 0; j < 8; j++) v[j] = (C)gn_f64(0xfff0000000000000ull); }\n"
+    "  M void load(const typename P::T *from, int at, bool is) {\n"
+    "    typename P::T own[8];\n"
+    "    pool_eight<P>(own, from, is ? at : 0);\n"
+    "    UNROLL for (int j = 0; j < 8; j++) v[j] = is ? (C)get(own[j]) : (C)gn_f64(0xfff0000000000000ull);\n"
+    "  }\n"
+    "  M void take(const pool_best &o) { UNROLL for (int j = 0; j < 8; j++) v[j] = pool_larger(v[j], o.v[j]); }\n"
+    "  M void store(typename P::T *y) const {\n"
+    "    typename P::T to[8];\n"
+    "    UNROLL for (int j = 0; j < 8; j++) put(to[j], v[j]);\n"
+    "    vput<8>(y, to);\n"
+    "  }\n"
+    "};\n"
+    "template <class P> struct pool_best<P, true> {\n"
+    "  union { typename P::T e[8]; u32 w[4]; };\n"
+    "  M void init() { const float none = gn_f32(0xff800000u); UNROLL for (int j = 0; j < 4; j++) w[j] = pair_to(none, "
+    "none, typename P::T()); }\n"
+    "  M void load(const typename P::T *from, int at, bool is) {\n"
+    "    pool_best none;\n"
+    "    none.init();\n"
+    "    if (!P::WIDE) pool_eight<P>(e, from, is ? at : 0);\n"
+    "    const uint4 q = P::WIDE ? *(const uint4 *)(from + (is ? at : 0)) : four_words(w);\n"
+    "    UNROLL for (int j = 0; j < 4; j++) w[j] = is ? word_of(q, j) : none.w[j];\n"
+    "  }\n"
+    "  M void take(const pool_best &o) { UNROLL for (int j = 0; j < 4; j++) w[j] = pool_pairs<typename "
+    "P::T>::larger(w[j], o.w[j]); }\n"
+    "  M void store(typename P::T *y) const { *(uint4 *)y = four_words(w); }\n"
+    "};\n"
+    "// The largest: a thread has UP windows above one another, whose lines they share. MANY elements are on their way "
+    "at once; where a window leaves x one is read that does not count.\n"
+    "template <class P> M void pool_rows_largest(const typename P::T *x, typename P::T *y) {\n"
     "  enum { O0 = P::O0, O1 = P::O1, O2 = P::O2, I0 = P::I0, I1 = P::I1, I2 = P::I2, K0 = P::K0, K1 = P::K1, K2 = "
     "P::K2, UP = K0 == 1 && P::DL1 == 1 && K1 > P::S1 && O1 > 1 ? 2 : 1, EACH = P::CHANNELS / 8, GROUPS = (O1 + UP - "
     "1) / UP, LINES = (UP - 1) * (int)P::S1 + K1, SURE = P::B0 == 0 && P::B1 == 0 && P::B2 == 0 && (O0 - 1) * "
     "(int)P::S0 + (K0 - 1) * (int)P::DL0 < I0 && ((O1 + UP - 1) / UP * UP - 1) * (int)P::S1 + (K1 - 1) * (int)P::DL1 "
     "< I1 && (O2 - 1) * (int)P::S2 + (K2 - 1) * (int)P::DL2 < I2, ALL = P::PLANES / P::CHANNELS * EACH * O0 * GROUPS "
-    "* O2 };\n"
-    "  const C none = (C)gn_f64(0xfff0000000000000ull);\n"
+    "* O2, TAPS = K0 * LINES * K2, MANY = TAPS < 16 ? TAPS : 16 };\n"
+    "  typedef pool_best<P, pool_pairs<typename P::T>::YES> eight;\n"
     "  for (int i = blockIdx.x * 256 + threadIdx.x; i < ALL; i += gridDim.x * 256) {\n"
     "    const int octet = i % EACH, o2 = i / EACH % O2, o1 = i / (EACH * O2) % GROUPS * UP, o0 = i / (EACH * O2 * "
     "GROUPS) % O0, n = i / (EACH * O2 * GROUPS * O0), a0 = o0 * (int)P::S0 - (int)P::B0, b0 = o1 * (int)P::S1 - "
     "(int)P::B1, c0 = o2 * (int)P::S2 - (int)P::B2;\n"
     "    const typename P::T *from = x + n * (int)P::XN + octet * 8 * (int)P::XC;\n"
-    "    C best[UP][8];\n"
-    "    UNROLL for (int u = 0; u < UP; u++) UNROLL for (int j = 0; j < 8; j++) best[u][j] = none;\n"
-    "    UNROLL for (int l = 0; l < K0 * LINES; l++) {\n"
-    "      const int a = a0 + l / LINES * (int)P::DL0, b = b0 + l % LINES * (int)P::DL1;\n"
-    "      C line[8];\n"
-    "      if (!SURE && (a < 0 || a >= I0 || b < 0 || b >= I1)) continue;\n"
-    "      UNROLL for (int j = 0; j < 8; j++) line[j] = none;\n"
-    "      UNROLL for (int k = 0; k < K2; k++) {\n"
-    "        const int c = c0 + k * (int)P::DL2;\n"
-    "        typename P::T v[8];\n"
-    "        if (!SURE && (c < 0 || c >= I2)) continue;\n"
-    "        pool_eight<P>(v, from, a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2);\n"
-    "        UNROLL for (int j = 0; j < 8; j++) line[j] = pool_larger<C>(line[j], get(v[j]));\n"
+    "    eight best[UP], line, v[MANY];\n"
+    "    UNROLL for (int u = 0; u < UP; u++) best[u].init();\n"
+    "    UNROLL for (int t = 0; t < TAPS; t += MANY) {\n"
+    "      UNROLL for (int k = t; k < t + MANY && k < TAPS; k++) {\n"
+    "        const int l = k / K2, a = a0 + l / LINES * (int)P::DL0, b = b0 + l % LINES * (int)P::DL1, c = c0 + k % K2 "
+    "* (int)P::DL2;\n"
+    "        v[k - t].load(from, a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2, SURE || (a >= 0 && a < I0 && b >= 0 "
+    "&& b < I1 && c >= 0 && c < I2));\n"
     "      }\n"
-    "      UNROLL for (int u = 0; u < UP; u++) if (l % LINES >= u * (int)P::S1 && l % LINES < u * (int)P::S1 + K1) {\n"
-    "        UNROLL for (int j = 0; j < 8; j++) best[u][j] = pool_larger(best[u][j], line[j]);\n"
+    "      UNROLL for (int k = t; k < t + MANY && k < TAPS; k++) {\n"
+    "        const int l = k / K2 % LINES;\n"
+    "        if (k % K2) line.take(v[k - t]); else line = v[k - t];\n"
+    "        if (k % K2 == K2 - 1) UNROLL for (int u = 0; u < UP; u++) if (l >= u * (int)P::S1 && l < u * (int)P::S1 + "
+    "K1) best[u].take(line);\n"
     "      }\n"
     "    }\n"
     "    UNROLL for (int u = 0; u < UP; u++) if (UP == 1 || o1 + u < O1) {\n"
-    "      typename P::T to[8];\n"
-    "      UNROLL for (int j = 0; j < 8; j++) put(to[j], best[u][j]);\n"
-    "      vput<8>(y + ((((i64)n * O0 + o0) * O1 + o1 + u) * O2 + o2) * P::CHANNELS + octet * 8, to);\n"
+    "      best[u].store(y + ((((i64)n * O0 + o0) * O1 + o1 + u) * O2 + o2) * P::CHANNELS + octet * 8);\n"
     "    }\n"
     "  }\n"
     "}\n"
@@ -11981,8 +12024,10 @@ static void emit_pool(emit *e, uint32_t node) {
     if (tiled) put_pool_tile(e, &f);
     else put(&e->types, ";\n  enum { WIDE = %d };\n", wide);
     put(&e->types, "};\n");
+    emit_early(e);
     emit_node(e, input(e, node, 0), types[x->dtype].name, true, "x");
     emit_node(e, node, types[out->dtype].name, false, "o");
+    emit_await_and_let_start(e);
     put(&e->body, "  pool_%s<@_p>(x, o);\n",
         keeps   ? attrs_of(e, node)[0] == GN_POOL_MAX ? "rows_largest" : "rows"
         : tiled ? "tiled"
@@ -12040,9 +12085,11 @@ static void emit_pool_back(emit *e, uint32_t node) {
         types[out->dtype].compute);
     put_offset(&e->types, &planes, "p", true);
     put(&e->types, "; }\n};\n");
+    emit_early(e);
     emit_node(e, x, types[view_of(e, x)->dtype].name, true, "x");
     emit_node(e, src, type, true, "src");
     emit_node(e, node, type, false, "o");
+    emit_await_and_let_start(e);
     put(&e->body, "  pool_back<@_p>(x, src, o);\n");
     snprintf(name, sizeof name, "pool_back_%s", gn_dtype_name(out->dtype));
     emit_launch(e, name, pool_blocks(e, pool, &f), 1, 256);
