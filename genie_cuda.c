@@ -2622,6 +2622,7 @@ static void emit_each(emit *e, uint32_t node, const char *label, const char *sta
         return;
     }
     emit_node(e, node, types[out->dtype].name, false, "o");
+    emit_await_and_let_start(e);
     put(&e->body,
         "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    %s y;\n%s  "
         "  o[i] = y;\n  }\n",
@@ -7264,10 +7265,12 @@ static void emit_embedding(emit *e, uint32_t node) {
     if (!d) emit_index_check(e, node, y, a->dims[0]);
     if (!n) return;
     while (vector > 1 && (d % vector || a->strides[0] % vector || base_offset(e, x) % (vector * bytes))) vector /= 2;
+    emit_early(e);
     emit_node(e, x, type, true, "a");
     emit_node(e, y, types[ids->dtype].name, true, "ids");
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
+    emit_await_and_let_start(e);
     put(&e->body,
         "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    "
         "const I row = g / %lldu, col = g %% %lldu * %lldu;\n    const i64 id = ids[",
@@ -7521,6 +7524,7 @@ static void emit_rotary_table(emit *e, uint32_t node) {
         "] * (r * (1.0 - share + share / gn_f64(0x%llxull)));\n    put(y, cast_to<%s>::of((at < %lldll ? cos(angle) : "
         "sin(angle)) * gn_f64(0x%llxull)));\n",
         (unsigned long long)a[3], types[view_of(e, node)->dtype].name, (long long)a[1], (unsigned long long)a[7]);
+    emit_early(e);
     emit_node(e, input(e, node, 0), types[p->dtype].name, true, "p");
     if (line.failed) e->failed = true;
     else emit_each(e, node, "rotary_table", line.s);
@@ -13248,8 +13252,10 @@ static void emit_attention_join(emit *e, uint32_t node, const attention_form *f)
     size_t bytes = gn_size_mul(gn_size_mul((size_t)(f->queries * f->parts), (size_t)(f->v.dims[3] + 2)), 8);
     if (bytes > e->scratch) e->scratch = bytes;
     put_attention_type(&e->types, f, "no_loop");
+    emit_early(e);
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, types[d].name, false, "o");
+    emit_await_and_let_start(e);
     put(&e->body, "  attention_join<@_p>(parts, o);\n");
     emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
 }
@@ -14122,12 +14128,14 @@ static void emit_page_slots(emit *e, uint32_t node) {
         checked, (long long)(pool->dims[0] * pool->dims[2]), (long long)(pool->dims[2] > 1 ? pool->dims[2] : 1),
         (long long)table->dims[0], (long long)slots->strides[0], (long long)of->strides[0],
         (long long)table->strides[0], (long long)(checked ? table->strides[1] : 0));
+    emit_early(e);
     emit_node(e, input(e, node, 2), types[slots->dtype].name, true, "slots");
     if (checked) {
         emit_node(e, input(e, node, 3), types[of->dtype].name, true, "sequences");
         emit_node(e, input(e, node, 4), types[table->dtype].name, true, "table");
     }
     emit_faults(e, node);
+    emit_await_and_let_start(e);
     put(&e->body, "  page_slots<@_p>(slots, %s, err, node);\n",
         checked ? "sequences, table" : "(const @_p::Q *)0, (const @_p::TI *)0");
     emit_launch(e, "page_slots", (uint64_t)blocks_for(slots->dims[0], 256), 1, 256);
@@ -14413,8 +14421,10 @@ static void emit_page_join(emit *e, uint32_t node, const page_form *f) {
     if (page_joins(e, f)) return;
     put(&e->types, "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, PARTS = %lld, WRITTEN = 0 }; };\n", type,
         compute, (long long)f->v.dims[3], (long long)f->parts);
+    emit_early(e);
     emit_pointer(e, compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, type, false, "o");
+    emit_await_and_let_start(e);
     put(&e->body, "  attention_join<@_p>(parts, o);\n");
     emit_launch(e, "attention_join", (uint64_t)queries, 1, 128);
 }

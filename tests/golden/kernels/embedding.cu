@@ -1,5 +1,7 @@
 // embedding: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
-extern "C" __global__ void __launch_bounds__(256) embedding(const u16 *__restrict__ a, const i64 *__restrict__ ids, u16 *__restrict__ o, u32 *__restrict__ err, u32 node) {
+extern "C" __global__ void __launch_bounds__(256) embedding(const u16 *a, const i64 *ids, u16 *o, u32 *err, u32 node) {
+  await_previous();
+  let_next_start();
   typedef u32 I;
   for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < 40; g += (I)gridDim.x * 256) {
     const I row = g / 8u, col = g % 8u * 8u;
