@@ -11589,29 +11589,39 @@ static const char pool_text[] =
     "P::T>::larger(w[j], o.w[j]); }\n"
     "  M void store(typename P::T *y) const { *(uint4 *)y = four_words(w); }\n"
     "};\n"
+    "// Whether each window of an axis has elements of x side by side, so that the nearest of x may stand for what "
+    "lies "
+    "around it.\n"
+    "template <i64 K, i64 S, i64 DL, i64 B, i64 I, i64 O> M bool pool_near() { return DL == 1 && B < K && (O - 1) * S "
+    "- B < I; }\n"
+    "D int pool_nearest(int i, int n) { return i < 0 ? 0 : i < n ? i : n - 1; }\n"
     "// The largest: a thread has UP windows above one another, whose lines they share. MANY elements are on their way "
-    "at once; where a window leaves x one is read that does not count.\n"
+    "at once; where a window leaves x one is read that is in it (NEAR) or does not count.\n"
     "template <class P> M void pool_rows_largest(const typename P::T *x, typename P::T *y) {\n"
     "  enum { O0 = P::O0, O1 = P::O1, O2 = P::O2, I0 = P::I0, I1 = P::I1, I2 = P::I2, K0 = P::K0, K1 = P::K1, K2 = "
-    "P::K2, UP = K0 == 1 && P::DL1 == 1 && K1 > P::S1 && O1 > 1 ? 2 : 1, EACH = P::CHANNELS / 8, GROUPS = (O1 + UP - "
+    "P::K2, UP = P::UP, EACH = P::CHANNELS / 8, GROUPS = (O1 + UP - "
     "1) / UP, LINES = (UP - 1) * (int)P::S1 + K1, SURE = P::B0 == 0 && P::B1 == 0 && P::B2 == 0 && (O0 - 1) * "
     "(int)P::S0 + (K0 - 1) * (int)P::DL0 < I0 && ((O1 + UP - 1) / UP * UP - 1) * (int)P::S1 + (K1 - 1) * (int)P::DL1 "
     "< I1 && (O2 - 1) * (int)P::S2 + (K2 - 1) * (int)P::DL2 < I2, ALL = P::PLANES / P::CHANNELS * EACH * O0 * GROUPS "
     "* O2, TAPS = K0 * LINES * K2, MANY = TAPS < 16 ? TAPS : 16 };\n"
     "  typedef pool_best<P, pool_pairs<typename P::T>::YES> eight;\n"
-    "  for (int i = blockIdx.x * 256 + threadIdx.x; i < ALL; i += gridDim.x * 256) {\n"
-    "    const int octet = i % EACH, o2 = i / EACH % O2, o1 = i / (EACH * O2) % GROUPS * UP, o0 = i / (EACH * O2 * "
-    "GROUPS) % O0, n = i / (EACH * O2 * GROUPS * O0), a0 = o0 * (int)P::S0 - (int)P::B0, b0 = o1 * (int)P::S1 - "
-    "(int)P::B1, c0 = o2 * (int)P::S2 - (int)P::B2;\n"
+    "  const bool NEAR = SURE || (pool_near<K0, P::S0, P::DL0, P::B0, I0, O0>() && pool_near<K1, P::S1, P::DL1, P::B1, "
+    "I1, O1>() && pool_near<K2, P::S2, P::DL2, P::B2, I2, O2>());\n"
+    "  for (u32 i = blockIdx.x * 256 + threadIdx.x; i < (u32)ALL; i += gridDim.x * 256) {\n"
+    "    const int octet = (int)(i % EACH), o2 = (int)(i / EACH % O2), o1 = (int)(i / (EACH * O2) % GROUPS) * UP, o0 = "
+    "(int)(i / (EACH * O2 * GROUPS) % O0), n = (int)(i / (EACH * O2 * GROUPS * O0)), a0 = o0 * (int)P::S0 - "
+    "(int)P::B0, b0 = o1 * (int)P::S1 - (int)P::B1, c0 = o2 * (int)P::S2 - (int)P::B2;\n"
     "    const typename P::T *from = x + n * (int)P::XN + octet * 8 * (int)P::XC;\n"
     "    eight best[UP], line, v[MANY];\n"
     "    UNROLL for (int u = 0; u < UP; u++) best[u].init();\n"
     "    UNROLL for (int t = 0; t < TAPS; t += MANY) {\n"
     "      UNROLL for (int k = t; k < t + MANY && k < TAPS; k++) {\n"
-    "        const int l = k / K2, a = a0 + l / LINES * (int)P::DL0, b = b0 + l % LINES * (int)P::DL1, c = c0 + k % K2 "
-    "* (int)P::DL2;\n"
-    "        v[k - t].load(from, a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2, SURE || (a >= 0 && a < I0 && b >= 0 "
-    "&& b < I1 && c >= 0 && c < I2));\n"
+    "        const int l = k / K2;\n"
+    "        int a = a0 + l / LINES * (int)P::DL0, b = b0 + l % LINES * (int)P::DL1, c = c0 + k % K2 * "
+    "(int)P::DL2;\n"
+    "        const bool is = NEAR || (a >= 0 && a < I0 && b >= 0 && b < I1 && c >= 0 && c < I2);\n"
+    "        if (!SURE && NEAR) { a = pool_nearest(a, I0); b = pool_nearest(b, I1); c = pool_nearest(c, I2); }\n"
+    "        v[k - t].load(from, a * (int)P::X0 + b * (int)P::X1 + c * (int)P::X2, is);\n"
     "      }\n"
     "      UNROLL for (int k = t; k < t + MANY && k < TAPS; k++) {\n"
     "        const int l = k / K2 % LINES;\n"
@@ -12024,9 +12034,14 @@ static void emit_pool(emit *e, uint32_t node) {
                plain = pool_is_plain(x, out, attrs_of(e, node)) && attrs_of(e, node)[0] != GN_POOL_INDEX;
     bool wide = x->strides[1] == 1 && base_offset(e, input(e, node, 0)) % 16 == 0;
     for (int i = 0; i < x->rank; i++) wide = wide && (i == 1 || x->strides[i] % 8 == 0);
+    /* windows above one another that share rows of x, where a thread has them */
+    pool_axis axes[3];
+    pool_axes_of(e, node, axes);
+    const bool shares = axes[0].kernel == 1 && axes[1].dilation == 1 && axes[1].kernel > axes[1].stride;
+    const int64_t up = attrs_of(e, node)[0] == GN_POOL_MAX && shares && axes[1].out > 1 ? 2 : 1;
     put_pool(e, node);
     if (tiled) put_pool_tile(e, &f);
-    else put(&e->types, ";\n  enum { WIDE = %d };\n", wide);
+    else put(&e->types, ";\n  enum { WIDE = %d, UP = %d };\n", wide, (int)up);
     put(&e->types, "};\n");
     emit_early(e);
     emit_node(e, input(e, node, 0), types[x->dtype].name, true, "x");
@@ -12038,7 +12053,7 @@ static void emit_pool(emit *e, uint32_t node) {
         : plain ? "plain"
                 : "each");
     snprintf(name, sizeof name, "pool_%s%s", gn_dtype_name(x->dtype), keeps ? "_rows" : "");
-    if (keeps) blocks = blocks_for(count / 8, 256);
+    if (keeps) blocks = blocks_for(count / 8 / axes[1].out * blocks_for(axes[1].out, up), 256);
     blocks = blocks > 1 << 20 ? 1 << 20 : blocks;
     emit_launch(e, name, tiled ? pool_blocks(e, node, &f) : (uint64_t)blocks, 1, 256);
 }
