@@ -2172,7 +2172,7 @@ static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_
 #define GN__LITTLE 16              /* small receives after which it is no stream any more */
 
 static atomic_int gn__helpers_now;
-static int gn__helpers_wanted = -1;   /* of tests, bits: 1 large sends beside, 2 all receives; -1: where it pays */
+static int gn__helpers_wanted = -1; /* of tests, bits: 1 large sends beside, 2 all receives; -1: where it pays */
 
 /* Under the lock. false: it is to end. */
 static bool gn__helper_wait(gn__helper *h, bool (*has_work)(const gn__helper *h)) {
