@@ -11802,6 +11802,44 @@ static const char pool_text[] =
     "    }\n"
     "  }\n"
     "}\n"
+    "// The same without shared memory, where the windows of a thread begin with 16 bytes of each row: a few elements "
+    "beside those are read one by one, and the nearest of x stands for what lies around it.\n"
+    "template <class P> M void pool_lines(const typename P::T *x, typename P::T *y) {\n"
+    "  typedef typename P::T T;\n"
+    "  typedef pool_reg<T> G;\n"
+    "  enum { S1 = P::S1, S2 = P::S2, B2 = P::B2, R1 = P::R1, R2 = P::R2, O0 = P::O0, O1 = P::O1, MANY = 8 / S2, TALL "
+    "= "
+    "P::TALL, HIGH = (O1 + TALL - 1) / TALL, EACH = P::O2 / MANY, ROWS = (TALL - 1) * S1 + R1, SPAN = (MANY - 1) * S2 "
+    "+ "
+    "R2, CHANNELS = P::CHANNELS, ALL = P::PLANES * O0 * HIGH * EACH };\n"
+    "  for (u32 i = blockIdx.x * 256 + threadIdx.x; i < (u32)ALL; i += gridDim.x * 256) {\n"
+    "    const int z = (int)(i % EACH) * MANY, w = (int)(i / EACH % HIGH) * TALL, u = (int)(i / (EACH * HIGH) % O0), p "
+    "= "
+    "(int)(i / (EACH * HIGH * O0));\n"
+    "    const T *from = x + p / CHANNELS * (int)P::XN + p % CHANNELS * (int)P::XC + z * S2;\n"
+    "    typename G::R best[TALL][MANY / 2];\n"
+    "    UNROLL for (int k = 0; k < (int)P::K0 * ROWS; k++) {\n"
+    "      const int d1 = k % ROWS;\n"
+    "      const T *row = from + pool_nearest(u * (int)P::S0 - (int)P::B0 + k / ROWS, P::I0) * (int)P::X0 + "
+    "pool_nearest(w * S1 - (int)P::B1 + d1, P::I1) * (int)P::X1;\n"
+    "      T v[8], e[SPAN];\n"
+    "      vload<8>(v, row);\n"
+    "      UNROLL for (int j = 0; j < SPAN; j++) e[j] = j >= B2 && j < B2 + 8 ? v[(j - B2) & 7] : row[pool_nearest(z * "
+    "S2 + j - B2, P::I2) - z * S2];\n"
+    "      UNROLL for (int g = 0; g < MANY / 2; g++) {\n"
+    "        typename G::R most = G::of(e + 2 * g * S2, S2);\n"
+    "        UNROLL for (int d2 = 1; d2 < R2; d2++) most = G::larger(most, G::of(e + 2 * g * S2 + d2, S2));\n"
+    "        UNROLL for (int q = 0; q < TALL; q++) if (d1 >= q * S1 && d1 < q * S1 + R1) best[q][g] = k == q * S1 ? "
+    "most : G::larger(best[q][g], most);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int q = 0; q < TALL; q++) if (TALL == 1 || w + q < O1) {\n"
+    "      T to[MANY];\n"
+    "      UNROLL for (int g = 0; g < MANY / 2; g++) G::to(to + 2 * g, best[q][g]);\n"
+    "      vput<MANY>(y + (((i64)p * O0 + u) * O1 + w + q) * P::O2 + z, to);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void pool_tiled(const typename P::T *x, typename P::U *y) {\n"
     "  enum { W0 = P::TILE0, W1 = P::TILE1, W2 = P::TILE2, TALL = P::TALL, HIGH = (W1 + TALL - 1) / TALL, ALL = "
     "P::HERE * W0 * HIGH * W2, R1 = P::R1, R2 = P::R2 };\n"
@@ -12090,6 +12128,22 @@ static uint64_t pool_blocks(const emit *e, uint32_t node, const pool_form *f) {
     return (uint64_t)(blocks_for(x->dims[0] * x->dims[1], f->here) * f->tiles[0] * f->tiles[1] * f->tiles[2]);
 }
 
+/* A maximum pool of planes whose windows are read where they lie: threads have 16 bytes of each row of x and a few
+   elements beside them, and no window is wholly outside of x. Few rows, since each is held. */
+static bool pool_reads_lines(const emit *e, uint32_t node, const pool_form *f) {
+    enum { BESIDE = 2, ROWS = 8 };
+    const pool_axis *last = &f->axes[2];
+    const int64_t many = 8 / last->stride, high = (f->tall - 1) * f->axes[1].stride + f->axes[1].reach;
+    for (int i = 0; i < 3; i++) {
+        const pool_axis *a = &f->axes[i];
+        if (a->dilation != 1 || a->before >= a->kernel || (a->out - 1) * a->stride - a->before >= a->in) return false;
+    }
+    return f->beside && f->vector == 8 && many > 1 && 8 % last->stride == 0 && last->out % many == 0 &&
+           last->in % 8 == 0 && last->out * last->stride <= last->in &&
+           base_offset(e, node) % (many * f->bytes[0]) == 0 && last->kernel - last->stride <= BESIDE &&
+           high * f->axes[0].kernel <= ROWS;
+}
+
 static void emit_pool(emit *e, uint32_t node) {
     const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
     int64_t count = gn_view_count(out), blocks = blocks_for(count, 256);
@@ -12103,6 +12157,7 @@ static void emit_pool(emit *e, uint32_t node) {
                plain = pool_is_plain(x, out, attrs_of(e, node)) && attrs_of(e, node)[0] != GN_POOL_INDEX;
     bool wide = x->strides[1] == 1 && base_offset(e, input(e, node, 0)) % 16 == 0;
     for (int i = 0; i < x->rank; i++) wide = wide && (i == 1 || x->strides[i] % 8 == 0);
+    const bool lines = tiled && pool_reads_lines(e, node, &f);
     /* windows above one another that share rows of x, where a thread has them */
     pool_axis axes[3];
     pool_axes_of(e, node, axes);
@@ -12120,13 +12175,15 @@ static void emit_pool(emit *e, uint32_t node) {
     emit_await_and_let_start(e);
     put(&e->body, "  pool_%s<@_p>(x, o);\n",
         keeps   ? attrs_of(e, node)[0] == GN_POOL_MAX ? "rows_largest" : "rows"
+        : lines ? "lines"
         : tiled ? f.beside ? "tiled_beside" : "tiled"
         : plain ? "plain"
                 : "each");
     snprintf(name, sizeof name, "pool_%s%s", gn_dtype_name(x->dtype), keeps ? "_rows" : "");
     if (keeps) blocks = blocks_for(count / 8 / axes[1].out * blocks_for(axes[1].out, up), 256);
+    if (lines) blocks = blocks_for(count / axes[1].out * blocks_for(axes[1].out, f.tall) / (8 / axes[2].stride), 256);
     blocks = blocks > 1 << 20 ? 1 << 20 : blocks;
-    emit_launch(e, name, tiled ? pool_blocks(e, node, &f) : (uint64_t)blocks, 1, 256);
+    emit_launch(e, name, tiled && !lines ? pool_blocks(e, node, &f) : (uint64_t)blocks, 1, 256);
 }
 
 /* The pool whose positions, all of them in their order, this scatter_add along the last axis takes as its indices into
