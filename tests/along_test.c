@@ -279,7 +279,7 @@ TEST(axis_of_an_op_changes_no_bit) {
                     values[k] = d < 4 ? test_random_real(0.5, 1.6) * (test_random_int(0, 1) ? -1 : 1)
                                       : (double)test_random_int(-9, 9);
                 }
-                if (i % 2) values[5] = d < 4 ? NAN : 0;
+                if (i % 2) values[5] = d > 3 ? 0 : i == 3 ? INFINITY : NAN;
                 check_axis(op, some[d], sizes[i][0], sizes[i][1], 1 + (uint32_t)(i + d) % 3);
             }
         }
