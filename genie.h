@@ -16499,18 +16499,25 @@ typedef struct gn__indexed {
     gn__atomic *failed; /* 1: an index is out of range */
 } gn__indexed;
 
-/* Element j of table[at[j]], each `along` further than the one before, joined with src[j]; at NULL: of one place. */
+#define GN__LAND_ONE(to, from, T, EXPR) \
+    do {                                \
+        char *p = (to);                 \
+        T a, b;                         \
+        memcpy(&a, p, sizeof a);        \
+        memcpy(&b, (from), sizeof b);   \
+        a = (T)(EXPR);                  \
+        memcpy(p, &a, sizeof a);        \
+    } while (0)
+/* Element j of table[at[j]], each `along` further than the one before, joined with src[j]; at NULL: of one place.
+ * Elements in a row at places of a row have steps that the compiler knows. */
 #define GN__DEFINE_LAND(name, T, EXPR)                                                                        \
     static void gn__land_##name(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
                                 int64_t src_step, int64_t n) {                                                \
-        for (int64_t j = 0; j < n; j++, table += along, src += src_step) {                                    \
-            char *p = table + (at ? at[j] * step : 0);                                                        \
-            T a, b;                                                                                           \
-            memcpy(&a, p, sizeof a);                                                                          \
-            memcpy(&b, src, sizeof b);                                                                        \
-            a = (T)(EXPR);                                                                                    \
-            memcpy(p, &a, sizeof a);                                                                          \
-        }                                                                                                     \
+        bool row = at && step == sizeof(T) && along == 0 && src_step == sizeof(T);                            \
+        for (int64_t j = 0; j < n && row; j++)                                                                \
+            GN__LAND_ONE(table + at[j] * (int64_t)sizeof(T), src + j * (int64_t)sizeof(T), T, EXPR);          \
+        for (int64_t j = 0; j < n && !row; j++, table += along, src += src_step)                              \
+            GN__LAND_ONE(table + (at ? at[j] * step : 0), src, T, EXPR);                                      \
     }
 /* As above, and rows that lie in a row on both sides as vector code. */
 #define GN__DEFINE_ADD(name, T)                                                                               \
@@ -16561,26 +16568,29 @@ GN__SMALL_BEGIN
 /* Sums of two 16-bit floats round once: an f32 holds more than twice their digits. */
 GN__DEFINE_LAND(add_f16, uint16_t, gn__f32_f16(gn__f16_f32(a) + gn__f16_f32(b)))
 GN__DEFINE_LAND(add_bf16, uint16_t, gn__f32_bf16(gn__bf16_f32(a) + gn__bf16_f32(b)))
-/* b, the bits of y, where that is larger than x, whose bits are a, or where it alone is NaN: without a branch, since
- * which one it is cannot be guessed. */
-#define GN__LARGER(T, x, y) (a ^ ((a ^ b) & (T)(0 - (T)((int)!((y) <= (x)) & (int)((x) == (x))))))
-GN__DEFINE_LAND(max_f32, uint32_t, GN__LARGER(uint32_t, gn__bits_f32(a), gn__bits_f32(b)))
-GN__DEFINE_LAND(max_f64, uint64_t, GN__LARGER(uint64_t, gn__bits_f64(a), gn__bits_f64(b)))
-GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(uint16_t, gn__f16_f32(a), gn__f16_f32(b)))
-GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(uint16_t, gn__bf16_f32(a), gn__bf16_f32(b)))
-GN__DEFINE_LAND(max_u8, uint8_t, GN__LARGER(uint8_t, a, b))
-GN__DEFINE_LAND(max_i8, uint8_t, GN__LARGER(uint8_t, (int8_t)a, (int8_t)b))
-GN__DEFINE_LAND(max_u16, uint16_t, GN__LARGER(uint16_t, a, b))
-GN__DEFINE_LAND(max_i16, uint16_t, GN__LARGER(uint16_t, (int16_t)a, (int16_t)b))
-GN__DEFINE_LAND(max_u32, uint32_t, GN__LARGER(uint32_t, a, b))
-GN__DEFINE_LAND(max_i32, uint32_t, GN__LARGER(uint32_t, (int32_t)a, (int32_t)b))
-GN__DEFINE_LAND(max_i64, uint64_t, GN__LARGER(uint64_t, (int64_t)a, (int64_t)b))
-GN__DEFINE_LAND(max_u64, uint64_t, GN__LARGER(uint64_t, a, b))
-GN__DEFINE_LAND(max_bool, uint8_t, GN__LARGER(uint8_t, a != 0, b != 0))
+/* b, the bits of y, where that is larger than x, whose bits are a, or where it alone is NaN: without a branch but for
+ * NaN, since which one it is cannot be guessed. */
+#define GN__LARGER(x, y) ((y) > (x) ? b : a)
+#define GN__LARGER_REAL(x, y) (!GN__LIKELY((y) == (y)) ? ((x) == (x) ? b : a) : (y) > (x) ? b : a)
+GN__DEFINE_LAND(max_f32, uint32_t, GN__LARGER_REAL(gn__bits_f32(a), gn__bits_f32(b)))
+GN__DEFINE_LAND(max_f64, uint64_t, GN__LARGER_REAL(gn__bits_f64(a), gn__bits_f64(b)))
+GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER_REAL(gn__f16_f32(a), gn__f16_f32(b)))
+GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER_REAL(gn__bf16_f32(a), gn__bf16_f32(b)))
+GN__DEFINE_LAND(max_u8, uint8_t, GN__LARGER(a, b))
+GN__DEFINE_LAND(max_i8, uint8_t, GN__LARGER((int8_t)a, (int8_t)b))
+GN__DEFINE_LAND(max_u16, uint16_t, GN__LARGER(a, b))
+GN__DEFINE_LAND(max_i16, uint16_t, GN__LARGER((int16_t)a, (int16_t)b))
+GN__DEFINE_LAND(max_u32, uint32_t, GN__LARGER(a, b))
+GN__DEFINE_LAND(max_i32, uint32_t, GN__LARGER((int32_t)a, (int32_t)b))
+GN__DEFINE_LAND(max_i64, uint64_t, GN__LARGER((int64_t)a, (int64_t)b))
+GN__DEFINE_LAND(max_u64, uint64_t, GN__LARGER(a, b))
+GN__DEFINE_LAND(max_bool, uint8_t, GN__LARGER(a != 0, b != 0))
 GN__SMALL_END
 #undef GN__LARGER
+#undef GN__LARGER_REAL
 #undef GN__DEFINE_ADD
 #undef GN__DEFINE_LAND
+#undef GN__LAND_ONE
 #if GN__X86
 /* Sums of f16 by the CPU's own conversions, which give the same bits. */
 GN__TARGET_LOADS static void gn__land_add_f16_wide(char *table, const char *src, const int64_t *at, int64_t step,
@@ -21219,16 +21229,6 @@ static void gn__sums_f64(gn__pool *pool, const double *x, double *y, int64_t n, 
     gn__along_f64(GN__ALONG_SUM, x + done, y + done, n - done, run_at, lost_at, false);
 }
 
-static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
-    int64_t run = *run_at;
-    for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) x[i] = run = gn__m_add_i64(run, x[i]);
-    for (int64_t i = 0; i < n && kind == GN__ALONG_PROD; i++) x[i] = run = gn__m_mul_i64(run, x[i]);
-    if (kind == GN__ALONG_MAX && first) run = x[0];
-    for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) x[i] = run = GN__MAX(run, x[i]);
-    *run_at = run;
-}
-
-static void gn__along_line(const gn__lines *j, const char *p, char *o, void *room) {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
@@ -21251,6 +21251,16 @@ static void gn__sums_across(const gn__lines *j, const char *p, char *o, int64_t 
 #pragma GCC pop_options
 #endif
 
+static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
+    int64_t run = *run_at;
+    for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) x[i] = run = gn__m_add_i64(run, x[i]);
+    for (int64_t i = 0; i < n && kind == GN__ALONG_PROD; i++) x[i] = run = gn__m_mul_i64(run, x[i]);
+    if (kind == GN__ALONG_MAX && first) run = x[0];
+    for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) x[i] = run = GN__MAX(run, x[i]);
+    *run_at = run;
+}
+
+static void gn__along_line(const gn__lines *j, const char *p, char *o, void *room) {
     gn_dtype d = j->in.dtype;
     gn__along kind = (gn__along)j->kind;
     int64_t ib = (int64_t)gn__bytes_of(d), ob = (int64_t)gn__bytes_of(j->out.dtype), whole = kind == GN__ALONG_PROD;
@@ -21296,6 +21306,7 @@ static void gn__sums_across(const gn__lines *j, const char *p, char *o, int64_t 
 static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
     gn__lines x = gn__lines_of(c, c->attrs[0], (int)kind);
     x.fn = gn__along_line;
+    if (kind == GN__ALONG_SUM && c->in[0].dtype == GN_F64) x.across = gn__sums_across;
     return gn__lines_run(&x, 16384);
 }
 GN__COLD_BEGIN
@@ -21306,7 +21317,6 @@ static gn_result gn__cpu_cummax(const gn__call *c) { return gn__cpu_along(c, GN_
 /* The running sum from the end. */
 static uint32_t gn__sum_back(gn__grads *k, uint32_t a, int64_t axis) {
     int64_t flip[4] = { axis, INT64_MAX, INT64_MIN, -1 };
-    if (kind == GN__ALONG_SUM && c->in[0].dtype == GN_F64) x.across = gn__sums_across;
     return gn__op_in(k, GN_OP_SLICE, gn__op_in(k, GN_OP_CUMSUM, gn__op_in(k, GN_OP_SLICE, a, 4, flip), 1, &axis), 4,
                      flip);
 }

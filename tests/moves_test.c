@@ -409,6 +409,34 @@ TEST(gathers_and_scatters_follow_their_indices_in_order) {
     }
 }
 
+/* Places of a row one beside the other, and of a column, whose steps are others. */
+TEST(larger_of_scattered_floats_is_nan_where_one_is_and_the_first_of_two_zeros) {
+    enum { N = 6, PUT = 8 };
+    static const gn_dtype some[] = { GN_F32, GN_F64, GN_F16, GN_BF16 };
+    static const double a[N] = { 0.0, -0.0, NAN, 1, -INFINITY, 2 }, src[PUT] = { 7, NAN, 5, 3, NAN, 0.0, -0.0, 9 },
+                        want[N] = { 0.0, -0.0, NAN, NAN, 3, NAN };
+    static const int64_t at[PUT] = { 5, 5, 2, 4, 3, 1, 0, 5 };
+    g = contexts[0];
+    for (int i = 0; i < 2 * TEST_COUNT(some); i++) {
+        gn_dtype d = some[i / 2];
+        int columns = 1 + i % 2, wrong = 0;
+        double y[2 * N];
+        gn_tensor to = gn_cast(gn_data(g, GN_F64, GN_SHAPE(N, 1), a), d),
+                  from = gn_cast(gn_data(g, GN_F64, GN_SHAPE(PUT, 1), src), d),
+                  index = gn_data(g, GN_I64, GN_SHAPE(PUT, 1), at);
+        to = gn_broadcast(to, GN_SHAPE(N, columns));
+        from = gn_broadcast(from, GN_SHAPE(PUT, columns));
+        to = gn_cast(gn_scatter_max(to, 0, gn_broadcast(index, GN_SHAPE(PUT, columns)), from), GN_F64);
+        REQUIRE(gn_read(to, y, sizeof *y * N * (size_t)columns) == GN_OK);
+        for (int k = 0; k < N * columns; k++) {
+            double w = want[k / columns];
+            wrong += w != w ? y[k] == y[k] : memcmp(&y[k], &w, sizeof w) != 0;
+        }
+        if (wrong) test_fail(__FILE__, __LINE__, "%s, %d columns: %d differ", gn_dtype_name(d), columns, wrong);
+        round_ends();
+    }
+}
+
 TEST(tables_are_read_by_rows_and_ids_made_one_hot) {
     for (int i = 0, n = rounds_of(200); i < n; i++, round_ends()) {
         g = contexts[i & 1];
@@ -480,6 +508,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(concatenations_and_put_slices_have_their_elements),
         TEST_ENTRY(constants_have_their_value_everywhere),
         TEST_ENTRY(gathers_and_scatters_follow_their_indices_in_order),
+        TEST_ENTRY(larger_of_scattered_floats_is_nan_where_one_is_and_the_first_of_two_zeros),
         TEST_ENTRY(tables_are_read_by_rows_and_ids_made_one_hot),
         TEST_ENTRY(first_index_outside_is_named_whatever_the_threads),
     };
