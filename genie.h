@@ -16536,7 +16536,11 @@ typedef struct gn__indexed {
     static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,        \
                              int64_t along, int64_t n) {                                                           \
         if (step == B / 8 && along == 0 && to_step == B / 8) {                                                     \
-            for (int64_t j = 0; j < n; j++) memcpy(to + j * (B / 8), table + at[j] * (B / 8), B / 8);              \
+            int64_t j = 0;                                                                                         \
+            for (; j + 4 <= n; j += 4)                                                                             \
+                GN__UNROLL for (int k = 0; k < 4; k++)                                                             \
+                    memcpy(to + (j + k) * (B / 8), table + at[j + k] * (B / 8), B / 8);                            \
+            for (; j < n; j++) memcpy(to + j * (B / 8), table + at[j] * (B / 8), B / 8);                           \
             return;                                                                                                \
         }                                                                                                          \
         for (int64_t j = 0; j < n; j++, to += to_step, table += along) memcpy(to, table + at[j] * step, B / 8);    \
