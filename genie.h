@@ -15915,12 +15915,40 @@ static bool gn__near_run(gn__conv *k) {
     return ok && gn__atomic_load(&j.failed) == 0;
 }
 
+typedef struct gn__conv_job {
+    gn__conv *k;
+    const gn__gemm *p;
+    gn__pool *pool;
+    bool alone; /* each group in one thread: `pool` has no others, and each thread a copy of it */
+    gn__atomic failed;
+} gn__conv_job;
+
+static void gn__conv_groups(void *arg, int64_t begin, int64_t end) {
+    gn__conv_job *j = (gn__conv_job *)arg;
+    gn__conv *k = j->k;
+    gn__windows v = k->win;
+    gn__gemm p = *j->p;
+    gn__pool own, *pool = j->pool;
+    if (j->alone) own = *pool, pool = &own;
+    int64_t bytes = (int64_t)gn__bytes_of(p.dtype);
+    p.win = &v;
+    v.pool = pool;
+    for (int64_t g = begin; g < end && !gn__pool_stops(pool); g++) {
+        v.channel = g * k->channels;
+        v.filter = g * k->filters;
+        p.a = k->dense ? k->dense : k->c->in[1].p + v.filter * k->wm * bytes;
+        p.c = k->c->out.p + v.filter * k->c->out.strides[1] * bytes;
+        if (k->dense) gn__conv_gather(k, g);
+        if (!gn__gemm_run(&p, pool)) gn__atomic_store(&j->failed, 1);
+    }
+}
+
 /* Filters of the places that were picked. False: no memory. */
 static bool gn__conv_run(gn__conv *k) {
     const gn__call *c = k->c;
     gn__windows *v = &k->win;
     const gn_view *w = &c->in[1];
-    int64_t bytes = (int64_t)gn__bytes_of(w->dtype), places, dense = 1;
+    int64_t places, dense = 1;
     gn__conv_taps(k);
     if (v->taps == 1) gn__conv_flatten(v);
     places = gn__windows_places(v);
@@ -15933,15 +15961,16 @@ static bool gn__conv_run(gn__conv *k) {
     gn__gemm p = { .m = k->filters, .n = places * c->in[0].dims[0], .k = k->channels * v->taps, .win = v, .ak = 1 };
     p.dtype = w->dtype;
     p.am = k->dense ? p.k : k->wm;
-    for (int64_t g = 0; g < k->groups && !gn__pool_stops(c->pool); g++) {
-        v->channel = g * k->channels;
-        v->filter = g * k->filters;
-        p.a = k->dense ? k->dense : w->p + v->filter * k->wm * bytes;
-        p.c = c->out.p + v->filter * c->out.strides[1] * bytes;
-        if (k->dense) gn__conv_gather(k, g);
-        if (!gn__gemm_run(&p, c->pool)) return false;
-    }
-    return true;
+    int64_t threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1;
+    gn__conv_job j = { .k = k, .p = &p, .pool = c->pool };
+    if (threads > 1 && !k->dense && (k->groups % threads == 0 || k->groups >= 8 * threads)) {
+        gn__pool one = *c->pool; /* no joins, and equal parts */
+        one.n_threads = 0;
+        j.pool = &one;
+        j.alone = true;
+        gn__pool_for(c->pool, k->groups, 1 + GN__SMALL_TERMS / GN__MAX(p.m * p.n * p.k, 1), gn__conv_groups, &j);
+    } else gn__conv_groups(&j, 0, k->groups);
+    return gn__atomic_load(&j.failed) == 0;
 }
 
 /* Whether all elements of a filter lie one after the other. */
