@@ -1,8 +1,5 @@
 /* Another library's side of rows, in a process of its own: a script that answers each line with one. */
 
-/* Its threads look for more work a while before they sleep, on the processors that this side's are measured on. */
-enum { OTHER_REST_MS = 20 };
-
 typedef struct other_side {
     FILE *ask, *answer;
     pid_t child;
@@ -54,10 +51,7 @@ static double side_ask(other_side *s, const char *line) {
         s->ask = s->answer = NULL;
         return NAN;
     }
-    if (strncmp(answer, "no ", 3) != 0) {
-        nanosleep(&(struct timespec){ 0, OTHER_REST_MS * 1000000 }, NULL);
-        return strtod(answer, NULL);
-    }
+    if (strncmp(answer, "no ", 3) != 0) return strtod(answer, NULL);
     fprintf(stderr, "%s: %s", s->script, answer);
     return NAN;
 }
