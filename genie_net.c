@@ -2120,40 +2120,51 @@ static gn_result gn__sock_send_large(gn__link *l, const uint8_t *p, size_t n, gn
     return r;
 }
 
-/* How long to look for what comes next: twice as long as the wait before took, if that was short. */
-static uint64_t gn__spin_us(const gn__link *l) {
-    if (2 * l->last_us > l->spin_most_us || 2 * l->last_us < l->spin_us) return l->spin_us;
-    return 2 * l->last_us;
+/* Receivers of the process that look for longer than others, a fourth as many as there are cores. */
+static atomic_uint gn__lookers;
+
+static void gn__look_end(bool *longer) {
+    if (*longer) atomic_fetch_sub(&gn__lookers, 1);
+    *longer = false;
+}
+
+/* For how long to look for what comes next: for twice as long as the wait before took, if that was short. */
+static uint64_t gn__look_begin(const gn__link *l, bool *out_longer) {
+    const uint64_t us = 2 * l->last_us;
+    *out_longer = us > l->spin_us && us <= l->spin_most_us;
+    if (*out_longer && atomic_fetch_add(&gn__lookers, 1) >= l->cores / 4) gn__look_end(out_longer);
+    return *out_longer ? us : l->spin_us;
 }
 
 /* 1 to max bytes. Looks often for a short while before it sleeps: a sleeping core wakes late. In a stream it looks
    seldom: each look holds up who fills the socket, and finds little. */
 static gn_result gn__sock_recv(gn__link *l, uint8_t *p, size_t max, size_t *out_n, uint64_t deadline, bool stream) {
-    uint64_t begin = gn_now_us(), now = begin, spin_end = now + (stream ? GN__NAPS_US : gn__spin_us(l));
-    if (spin_end > deadline) spin_end = deadline;
-    for (;;) {
-        if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
-        ssize_t k = recv(l->fd, p, max, 0);
+    bool longer = false;
+    uint64_t begin = gn_now_us(), now = begin, end = now + (stream ? GN__NAPS_US : gn__look_begin(l, &longer));
+    gn_result r = GN_OK;
+    while (r == GN_OK) {
+        ssize_t k = atomic_load(&l->stopped) ? 0 : recv(l->fd, p, max, 0);
         if (k > 0) {
             atomic_fetch_add_explicit(&l->down, (uint64_t)k, memory_order_relaxed);
             *out_n = (size_t)k;
             l->last_us = now - begin;
             if ((size_t)k >= GN__LARGE / 2) gn__link_received(l, begin, now);
-            return GN_OK;
+            break;
         }
-        if (k == 0) return GN_DISCONNECTED;
-        if (errno == EINTR) continue;
-        if (!gn__again(errno)) return GN_DISCONNECTED;
-        if (now < spin_end) {
+        if (k < 0 && errno == EINTR) continue;
+        if (k == 0 || !gn__again(errno)) r = GN_DISCONNECTED;
+        else if (now < end && now < deadline) {
             if (stream) nanosleep(&(struct timespec){ 0, GN__NAP_US * 1000 }, NULL);
             else sched_yield();
             now = gn_now_us();
-            continue;
+        } else {
+            gn__look_end(&longer);
+            r = gn__wait(l->fd, POLLIN, deadline);
+            now = gn_now_us();
         }
-        gn_result r = gn__wait(l->fd, POLLIN, deadline);
-        if (r != GN_OK) return r;
-        now = gn_now_us();
     }
+    gn__look_end(&longer);
+    return r;
 }
 
 /* >>beside ==========================================================================================

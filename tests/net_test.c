@@ -3068,6 +3068,31 @@ TEST(streams_are_sent_beside_from_four_mebibytes_on_and_small_messages_never) {
     free(data);
 }
 
+/* Twice as long as the wait before, if that was short, and a fourth as many links at once as there are cores. */
+TEST(few_receivers_look_long_for_what_comes) {
+    stream_pair p[2];
+    bool longer[3];
+    for (int i = 0; i < 2; i++) stream_make(&p[i], -1);
+    gn__link *links[] = { p[0].a, p[0].b, p[1].a };
+    for (int i = 0; i < 3; i++) {
+        links[i]->cores = 8;
+        links[i]->spin_us = 50;
+        links[i]->spin_most_us = 1000;
+        links[i]->last_us = 200;
+    }
+    for (int i = 0; i < 3; i++) CHECK_INT(gn__look_begin(links[i], &longer[i]), i < 2 ? 400 : 50);
+    for (int i = 0; i < 3; i++) CHECK(longer[i] == (i < 2));
+    gn__look_end(&longer[0]);
+    CHECK_INT(gn__look_begin(links[2], &longer[2]), 400);
+    for (int i = 0; i < 3; i++) gn__look_end(&longer[i]);
+    CHECK_INT(atomic_load(&gn__lookers), 0);
+    links[0]->last_us = 501; /* too long a wait */
+    links[1]->last_us = 20;  /* as short as all look */
+    for (int i = 0; i < 2; i++) CHECK_INT(gn__look_begin(links[i], &longer[i]), 50);
+    CHECK(!longer[0] && !longer[1]);
+    for (int i = 0; i < 2; i++) stream_free(&p[i]);
+}
+
 TEST(keys_change_within_a_stream) {
     static const size_t sizes[] = { 3u << 20, 10, 1u << 20, 5u << 20 };
     stream_pair p;
@@ -4332,6 +4357,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(streams_that_failed_beside_send_nothing_more),
     TEST_ENTRY(streams_that_become_a_trickle_keep_to_deadlines),
     TEST_ENTRY(streams_without_room_for_helpers_go_on_alone),
+    TEST_ENTRY(few_receivers_look_long_for_what_comes),
 #if defined(GN__TLS_MAX)
     TEST_ENTRY(key_updates_are_understood_by_openssl),
 #endif
