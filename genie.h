@@ -15964,9 +15964,10 @@ static bool gn__conv_run(gn__conv *k) {
     int64_t threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1;
     gn__conv_job j = { .k = k, .p = &p, .pool = c->pool };
     if (threads > 1 && !k->dense && (k->groups % threads == 0 || k->groups >= 8 * threads)) {
-        gn__pool one = *c->pool; /* no joins, and equal parts */
-        one.n_threads = 0;
-        j.pool = &one;
+        const gn__pool *all = c->pool;
+        gn__pool one = { .isa = all->isa, .amx = all->amx, .blas = all->blas, .cancel = all->cancel };
+        one.invariant = all->invariant;
+        j.pool = &one; /* no joins, and equal parts */
         j.alone = true;
         gn__pool_for(c->pool, k->groups, 1 + GN__SMALL_TERMS / GN__MAX(p.m * p.n * p.k, 1), gn__conv_groups, &j);
     } else gn__conv_groups(&j, 0, k->groups);
