@@ -7043,10 +7043,10 @@ static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, 
    algorithm that was chosen. */
 static bool emit_blas(emit *e, const matmul *x, const choice *c) {
     const product *p = &x->p;
-    uint32_t bias = bias_of(e, x->t.node);
-    bool takes_bias = x->t.bias != GN_NO_NODE && !x->t.loop && view_of(e, bias)->strides[0] == 1 &&
+    const uint32_t bias = x->t.bias;
+    bool takes_bias = bias != GN_NO_NODE && !x->t.loop && view_of(e, bias)->strides[0] == 1 &&
                       alignment_of(base_offset(e, bias)) >= 16,
-         whole = !x->t.loop && (takes_bias || x->t.bias == GN_NO_NODE);
+         whole = !x->t.loop && (takes_bias || bias == GN_NO_NODE);
     blas_product *q = blas_describe(e, p, x->d, whole ? x->d : GN_F32, x->xa, x->xb, takes_bias, c);
     if (!q) return false;
     size_t sums = (q->workspace + 255) & ~(size_t)255;
@@ -11468,8 +11468,7 @@ static void emit_conv(emit *e, uint32_t node) {
 
 static const char pool_text[] =
     "// A thread a window. P: T, C, U (of the result), KIND (of gn_pool_kind), ADAPTIVE, PADS (counted), PLANES, XN "
-    "XC, "
-    "CHANNELS, by axis I, O, K, S, DL, B (before), A (after), X (stride)\n"
+    "XC, CHANNELS, by axis I, O, K, S, DL, B (before), A (after), X (stride)\n"
     "struct pool_span { i64 begin, n, step; };\n"
     "template <class U, class C> M void pool_put(U &y, C v, i64) { put(y, v); }\n"
     "template <class C> M void pool_put(i64 &y, C, i64 at) { y = at; }\n"
@@ -11594,23 +11593,21 @@ static const char pool_text[] =
     "#endif\n"
     "  }\n"
     "};\n"
-    "// The largest: a thread has UP windows above one another, whose lines they share. NEAR: each window has elements "
-    "of "
-    "x side by side, so that the nearest of x may stand for what lies around it, and all are read without a branch.\n"
-    "template <i64 K, i64 S, i64 DL, i64 B, i64 I, i64 O> M bool pool_near() { return DL == 1 && B < K && (O - 1) * S "
-    "- "
-    "B < I; }\n"
+    "// The largest: a thread has UP windows above one another, whose lines they share. NEAR: each window has "
+    "elements of x side by side, so that the nearest of x may stand for what lies around it, and all are read "
+    "without a branch.\n"
+    "template <i64 K, i64 S, i64 DL, i64 B, i64 I, i64 O> M bool pool_near() { return DL == 1 && B < K && (O - 1) * "
+    "S - B < I; }\n"
     "D int pool_nearest(int i, int n) { return i < 0 ? 0 : i < n ? i : n - 1; }\n"
     "template <class P> M void pool_rows_largest(const typename P::T *x, typename P::T *y) {\n"
     "  typedef typename P::T T;\n"
     "  typedef pool_reg<T> G;\n"
     "  typedef typename G::R R;\n"
     "  enum { O0 = P::O0, O1 = P::O1, O2 = P::O2, I0 = P::I0, I1 = P::I1, I2 = P::I2, K0 = P::K0, K1 = P::K1, K2 = "
-    "P::K2, UP = P::UP, EACH = P::CHANNELS / 8, GROUPS = (O1 + UP - 1) / UP, LINES = (UP - 1) * (int)P::S1 + K1, SURE "
-    "= "
-    "P::B0 == 0 && P::B1 == 0 && P::B2 == 0 && (O0 - 1) * (int)P::S0 + (K0 - 1) * (int)P::DL0 < I0 && ((O1 + UP - 1) / "
-    "UP * UP - 1) * (int)P::S1 + (K1 - 1) * (int)P::DL1 < I1 && (O2 - 1) * (int)P::S2 + (K2 - 1) * (int)P::DL2 < I2, "
-    "N = 8 / G::N, ALL = P::PLANES / P::CHANNELS * EACH * O0 * GROUPS * O2 };\n"
+    "P::K2, UP = P::UP, EACH = P::CHANNELS / 8, GROUPS = (O1 + UP - 1) / UP, LINES = (UP - 1) * (int)P::S1 + K1, "
+    "SURE = P::B0 == 0 && P::B1 == 0 && P::B2 == 0 && (O0 - 1) * (int)P::S0 + (K0 - 1) * (int)P::DL0 < I0 && ((O1 + "
+    "UP - 1) / UP * UP - 1) * (int)P::S1 + (K1 - 1) * (int)P::DL1 < I1 && (O2 - 1) * (int)P::S2 + (K2 - 1) * "
+    "(int)P::DL2 < I2, N = 8 / G::N, ALL = P::PLANES / P::CHANNELS * EACH * O0 * GROUPS * O2 };\n"
     "  const bool NEAR = SURE || (pool_near<K0, P::S0, P::DL0, P::B0, I0, O0>() && pool_near<K1, P::S1, P::DL1, P::B1, "
     "I1, O1>() && pool_near<K2, P::S2, P::DL2, P::B2, I2, O2>());\n"
     "  for (u32 i = blockIdx.x * 256 + threadIdx.x; i < (u32)ALL; i += gridDim.x * 256) {\n"
@@ -11752,22 +11749,19 @@ static const char pool_text[] =
     "  }\n"
     "  return sum;\n"
     "}\n"
-    "// The largest of PAIR windows beside one another in each of TALL rows of them, two elements at once. Rows are "
-    "read "
-    "at even places: LD elements at once, PHASE before the first that is used.\n"
+    "// The largest of two windows beside one another in each of TALL rows of them, two elements at once. Rows are "
+    "read at even places: LD elements at once, PHASE before the first that is used.\n"
     "template <class P> M void pool_beside(const typename P::T *s, typename pool_reg<typename P::T>::R *best) {\n"
     "  typedef typename P::T T;\n"
     "  typedef pool_reg<T> G;\n"
-    "  enum { S1 = P::S1, S2 = P::S2, R1 = P::R1, R2 = P::R2, TALL = P::TALL, ROWS = (TALL - 1) * S1 + R1, LD = P::VEC "
-    "< "
-    "2 ? 1 : P::VEC < 4 || S2 % 2 ? 2 : 4, PHASE = (LD - (int)P::B2 % LD) % LD, MANY = (PHASE + S2 + R2 + LD - 1) / LD "
-    "};\n"
+    "  enum { S1 = P::S1, S2 = P::S2, R1 = P::R1, R2 = P::R2, TALL = P::TALL, ROWS = (TALL - 1) * S1 + R1, LD = "
+    "P::VEC < 2 ? 1 : P::VEC < 4 || S2 % 2 ? 2 : 4, PHASE = (LD - (int)P::B2 % LD) % LD, MANY = (PHASE + S2 + R2 + "
+    "LD - 1) / LD };\n"
     "  UNROLL for (int k = 0; k < (int)P::K0 * ROWS; k++) {\n"
     "    const int d0 = k / ROWS * (int)P::DL0, d1 = k % ROWS;\n"
     "    T e[MANY * LD];\n"
     "    UNROLL for (int j = 0; j < MANY; j++) vload<LD>(e + j * LD, s + (d0 * (int)P::E1 + d1) * (int)P::PITCH - "
-    "PHASE "
-    "+ j * LD);\n"
+    "PHASE + j * LD);\n"
     "    typename G::R most = G::of(e + PHASE, S2);\n"
     "    UNROLL for (int d2 = (int)P::DL2; d2 < R2; d2 += (int)P::DL2) most = G::larger(most, G::of(e + PHASE + d2, "
     "S2));\n"
@@ -11807,15 +11801,12 @@ static const char pool_text[] =
     "template <class P> M void pool_lines(const typename P::T *x, typename P::T *y) {\n"
     "  typedef typename P::T T;\n"
     "  typedef pool_reg<T> G;\n"
-    "  enum { S1 = P::S1, S2 = P::S2, B2 = P::B2, R1 = P::R1, R2 = P::R2, O0 = P::O0, O1 = P::O1, MANY = 8 / S2, TALL "
-    "= "
-    "P::TALL, HIGH = (O1 + TALL - 1) / TALL, EACH = P::O2 / MANY, ROWS = (TALL - 1) * S1 + R1, SPAN = (MANY - 1) * S2 "
-    "+ "
-    "R2, CHANNELS = P::CHANNELS, ALL = P::PLANES * O0 * HIGH * EACH };\n"
+    "  enum { S1 = P::S1, S2 = P::S2, B2 = P::B2, R1 = P::R1, R2 = P::R2, O0 = P::O0, O1 = P::O1, MANY = 8 / S2, "
+    "TALL = P::TALL, HIGH = (O1 + TALL - 1) / TALL, EACH = P::O2 / MANY, ROWS = (TALL - 1) * S1 + R1, SPAN = (MANY - "
+    "1) * S2 + R2, CHANNELS = P::CHANNELS, ALL = P::PLANES * O0 * HIGH * EACH };\n"
     "  for (u32 i = blockIdx.x * 256 + threadIdx.x; i < (u32)ALL; i += gridDim.x * 256) {\n"
-    "    const int z = (int)(i % EACH) * MANY, w = (int)(i / EACH % HIGH) * TALL, u = (int)(i / (EACH * HIGH) % O0), p "
-    "= "
-    "(int)(i / (EACH * HIGH * O0));\n"
+    "    const int z = (int)(i % EACH) * MANY, w = (int)(i / EACH % HIGH) * TALL, u = (int)(i / (EACH * HIGH) % O0), "
+    "p = (int)(i / (EACH * HIGH * O0));\n"
     "    const T *from = x + p / CHANNELS * (int)P::XN + p % CHANNELS * (int)P::XC + z * S2;\n"
     "    typename G::R best[TALL][MANY / 2];\n"
     "    UNROLL for (int k = 0; k < (int)P::K0 * ROWS; k++) {\n"
@@ -11967,9 +11958,8 @@ static const char pool_text[] =
     "      best = v;\n"
     "      at = (a * P::I1 + b) * P::I2 + c;\n"
     "    }\n"
-    "    if (P::KIND == 2) sum /= (C)pool_count<P>(p, P::I0, P::B0, P::A0) * (C)pool_count<P>(q, P::I1, P::B1, P::A1) "
-    "* "
-    "(C)pool_count<P>(r, P::I2, P::B2, P::A2);\n"
+    "    if (P::KIND == 2) sum /= (C)pool_count<P>(p, P::I0, P::B0, P::A0) * (C)pool_count<P>(q, P::I1, P::B1, "
+    "P::A1) * (C)pool_count<P>(r, P::I2, P::B2, P::A2);\n"
     "    pool_put(y[i], P::KIND == 0 ? best : sum, at);\n"
     "  }\n"
     "}\n";
@@ -20137,12 +20127,15 @@ static size_t plan_gathers(plan *p, emit *e, const slots_written *written) {
     return bytes;
 }
 
-/* Whether a state gets its new version by a copy. */
-static bool plan_commits_any(const plan *p) {
-    bool any = false;
-    for (uint32_t u = 0; u < p->part->n_updates && !p->exchanges; u++)
-        any = any || (p->layout.update_how[u] != GN_UPDATE_INPLACE && node_bytes(p->part, p->part->updates[u].node));
-    return any;
+/* Whether the state of this update gets its new version by a copy at the end of a run, whether any does. */
+static bool plan_copies(const plan *p, uint32_t u) {
+    return !p->exchanges && p->layout.update_how[u] != GN_UPDATE_INPLACE &&
+           node_bytes(p->part, p->part->updates[u].node);
+}
+static bool plan_copies_any(const plan *p) {
+    for (uint32_t u = 0; u < p->part->n_updates; u++)
+        if (plan_copies(p, u)) return true;
+    return false;
 }
 
 static void plan_commits(const plan *p, emit *e, bool begun) {
@@ -20150,10 +20143,10 @@ static void plan_commits(const plan *p, emit *e, bool begun) {
     commit all[COMMITS];
     uint32_t n = 0;
     for (uint32_t u = 0; u < part->n_updates && !gn_flag_get(e->cancel); u++) {
-        size_t bytes = node_bytes(part, part->updates[u].node);
-        if (p->layout.update_how[u] == GN_UPDATE_INPLACE || !bytes) continue;
-        all[n++] =
-            (commit){ { PARAM_NODE, part->n_nodes + u, 0 }, { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, bytes };
+        if (!plan_copies(p, u)) continue;
+        all[n++] = (commit){ { PARAM_NODE, part->n_nodes + u, 0 },
+                             { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] },
+                             node_bytes(part, part->updates[u].node) };
         if (n < COMMITS) continue;
         emit_commits(e, all, n, begun);
         begun = false;
@@ -20184,8 +20177,7 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         emit_copy_views(e, "new_version", gn_view_dense(view->dtype, view->rank, view->dims), to, *view,
                         at_node(e, part->updates[u].node, 0));
     }
-    const bool begun = emit_undo(e, plan_commits_any(p));
-    if (!p->exchanges) plan_commits(p, e, begun);
+    plan_commits(p, e, emit_undo(e, plan_copies_any(p)));
 }
 
 static bool is_argument(const plan *p, uint32_t node) {

@@ -1577,6 +1577,8 @@ static double gpt_error(gn_ctx *g) {
     return error_of(&e);
 }
 
+static int64_t decoded; /* the last token of the decoding before */
+
 /* Microseconds a token into samples[], each read, or `ahead` steps queued before one wait. */
 static int gpt_decode(gn_ctx *g, int tokens, int ahead, double *out_bytes) {
     gpt m;
@@ -1589,6 +1591,7 @@ static int gpt_decode(gn_ctx *g, int tokens, int ahead, double *out_bytes) {
         for (int k = 0; k < ahead; k++) gpt_step(&m, PAST + (i + k < 0 ? 0 : i + k), k + 1 == ahead ? &token : NULL);
         if (i >= 0) samples[n++] = (ex_now() - start) * 1e6 / ahead;
         if (token < 0 || token >= VOCAB) failed("decode gives a token that is none");
+        decoded = token;
     }
     for (int l = 0; l < LAYERS; l++) {
         gn_release(m.cache[l][0]);
@@ -1615,6 +1618,7 @@ static int gpt_decode_recorded(gn_ctx *g, int tokens, double *out_bytes) {
         ok_or_die(g, gn_step_run(s, (void *[]){ &token }, (size_t[]){ sizeof token }, NULL), "decode");
         if (i >= 0) samples[n++] = (ex_now() - start) * 1e6;
         if (token < 0 || token >= VOCAB) failed("decode gives a token that is none");
+        decoded = token;
     }
     gn_recording_close(s);
     for (int l = 0; l < LAYERS; l++) {
@@ -1660,8 +1664,10 @@ static void bench_decode(gn_ctx *g) {
     model_make();
     double err = gpt_error(g);
     decode_row("decode_local", g, 1, 250, err, &local);
+    const int64_t built = decoded;
     decode_row("decode_queued", g, 16, 250, err, &queued);
     decode_row("decode_local_recorded", g, 0, queued + 25, err, &recorded);
+    if (decoded != built) failed("a recorded step gives another token than the same one built anew");
     remote r = { 0 };
     gn_ctx *steady = gn_open(&(gn_desc){ .devices = set.device, .batch_invariant = true });
     if (!ex_check(steady, gn_status(steady), "batch_invariant")) exit(EX_FAILED);
