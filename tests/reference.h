@@ -1468,7 +1468,7 @@ static inline ref *ref_conv(ref *const *in, bool bias, bool residual, const gn_c
         int64_t o[GN_MAX_RANK], m, g;
         ref_coords(shape, e, o);
         m = o[1], g = m / filters;
-        ref_real total = b ? b->f[m] : 0, terms;
+        ref_real total = b ? b->f[m] : 0, carried = 0, terms; /* carried: what x's own errors may add */
         total += r ? r->f[e] : 0;
         terms = (b ? fabsl(b->f[m]) : 0) + (r ? fabsl(r->f[e]) : 0);
         for (int64_t t = 0; t < channels * taps; t++) {
@@ -1488,10 +1488,11 @@ static inline ref *ref_conv(ref *const *in, bool bias, bool residual, const gn_c
                 ref_real product = x->f[at] * w->f[row * taps + t % taps];
                 total += product;
                 terms += fabsl(product);
+                carried += x->mag ? x->mag[at] * fabsl(w->f[row * taps + t % taps]) : 0;
             }
         }
         if (d->clamps) total = total < d->least ? d->least : total > d->most ? d->most : total;
-        ref_put(y, e, total, terms * ref__growth(y->dtype, channels * taps));
+        ref_put(y, e, total, carried + terms * ref__growth(y->dtype, channels * taps));
     }
     return y;
 }
