@@ -10356,9 +10356,13 @@ typedef struct gn__kernels {
     /* The same down n columns, n <= GN__CHUNK: running sum r mod GN__LANES, a row of `slots`, += x[r] b[r][n]; the
      * first ones are set where `fresh`. Then y[n] += what `lanes` of them (those that were set) come to. */
     void (*down)(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
-    void (*join)(float *y, const float *slots, int64_t lanes, int64_t n);
+    void (*join)(float *y, const float *slots, int64_t slot, int64_t lanes, int64_t n);
+    /* The same of at most GN__LANES rows, one after the other as they lie in memory, so that n may be large: slots are
+     * `slot` apart. What lies behind is fetched. */
+    void (*rowwise)(float *slots, int64_t slot, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n,
+                    bool fresh);
     void (*down64)(double *slots, const double *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
-    void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
+    void (*join64)(double *y, const double *slots, int64_t slot, int64_t lanes, int64_t n);
     /* Both with factors of 1, of so few rows that running sums stay in registers. */
     void (*few)(float *y, const float *x, int64_t ldx, int64_t rows, int64_t n);
     void (*few64)(double *y, const double *x, int64_t ldx, int64_t rows, int64_t n);
@@ -10378,9 +10382,11 @@ typedef struct gn__kernels {
        packed; NULL: none */
     void (*tiny[2])(const void *a, int64_t am, int64_t ak, const void *b, int64_t ldb, void *c, int64_t m, int64_t n,
                     int64_t k);
-    /* dot and down with b of f16 and of bf16, sum of them; NULL: what is b is converted first */
+    /* dot, down and rowwise with b of f16 and of bf16, sum of them; NULL: what is b is converted first */
     void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*rowwise16[2])(float *slots, int64_t slot, const float *x, const void *b, int64_t ldb, int64_t rows,
+                         int64_t n, bool fresh);
     double (*sum16[2])(const void *x);
     /* sum and sum64 of (x - sub)^2; NULL: these are made first. Then sum of x - sub, and dot of that with itself. */
     double (*squares[2])(const void *x, double sub), (*rests[2])(const void *x, double sub);
@@ -10550,11 +10556,22 @@ typedef struct gn__kernels {
 /* Pieces side by side: with strides that are known no pointer is kept in memory. Lines that lie behind them are fetched
    into the first-level cache a few at a time, from element i on: no hardware sees one stream in them, and of many at
    once some are not fetched. */
+#define GN__DOT_SOME(T, W, ROWS, PIECE, WIDE, ONE, lines) \
+    GN__DOT_ROWS(T, W, ROWS, PIECE, PIECE, PIECE, WIDE, ONE, GN__DOT_FETCH(ROWS *l, lines))
+#define GN__DOT_PIECES_F32(T, W, WIDE, ONE)                       \
+    if (ldx == GN__PIECE && ldb == GN__PIECE && k == GN__PIECE) { \
+        GN__DOT_SOME(T, W, 8, GN__PIECE, WIDE, ONE, 4)            \
+        GN__DOT_SOME(T, W, 4, GN__PIECE, WIDE, ONE, 2)            \
+        GN__DOT_SOME(T, W, 1, GN__PIECE, WIDE, ONE, 1)            \
+    }
 #define GN__DOT_FETCH(i, lines) \
     GN__UNROLL for (int z = 0; z < lines; z++) __builtin_prefetch((const char *)(b + (i)) + GN__DOT_AHEAD + 64 * z)
-#define GN__DOT_PIECES_F16(T, W, WIDE, ONE)                     \
-    if (ldx == GN__PIECE && ldb == GN__PIECE && k == GN__PIECE) \
-    GN__DOT_ROWS(T, W, 8, GN__PIECE, GN__PIECE, GN__PIECE, WIDE, ONE, GN__DOT_FETCH(8 * l, 2))
+#define GN__DOT_PIECES_F16(T, W, WIDE, ONE)                       \
+    if (ldx == GN__PIECE && ldb == GN__PIECE && k == GN__PIECE) { \
+        GN__DOT_SOME(T, W, 8, GN__PIECE, WIDE, ONE, 2)            \
+        GN__DOT_SOME(T, W, 4, GN__PIECE, WIDE, ONE, 1)            \
+        GN__DOT_SOME(T, W, 1, GN__PIECE, WIDE, ONE, 1)            \
+    }
 /* Of bf16 16 elements at a time: three instructions widen them, of which none shifts. */
 #define GN__DOT_PIECES_BF16(T, W, WIDE, ONE)                                                                \
     for (const int64_t l = GN__PIECE; rows >= 8 && ldx == l && ldb == l && k == l;                          \
@@ -10577,13 +10594,16 @@ typedef struct gn__kernels {
             }                                                                                               \
         }                                                                                                   \
         GN__DOT_END(T, 8, l, l, l, ONE)                                                                     \
+    }                                                                                                       \
+    if (ldx == GN__PIECE && ldb == GN__PIECE && k == GN__PIECE) {                                           \
+        GN__DOT_SOME(T, W, 4, GN__PIECE, WIDE, ONE, 1)                                                      \
+        GN__DOT_SOME(T, W, 1, GN__PIECE, WIDE, ONE, 1)                                                      \
     }
-#define GN__DOT_PIECES_F32(T, W, WIDE, ONE)                     \
-    if (ldx == GN__PIECE && ldb == GN__PIECE && k == GN__PIECE) \
-    GN__DOT_ROWS(T, W, 8, GN__PIECE, GN__PIECE, GN__PIECE, WIDE, ONE, GN__DOT_FETCH(8 * l, 4))
-#define GN__DOT_PIECES_F64(T, W, WIDE, ONE)                           \
-    if (ldx == GN__PIECE64 && ldb == GN__PIECE64 && k == GN__PIECE64) \
-    GN__DOT_ROWS(T, W, 4, GN__PIECE64, GN__PIECE64, GN__PIECE64, WIDE, ONE, GN__DOT_FETCH(4 * l, 4))
+#define GN__DOT_PIECES_F64(T, W, WIDE, ONE)                             \
+    if (ldx == GN__PIECE64 && ldb == GN__PIECE64 && k == GN__PIECE64) { \
+        GN__DOT_SOME(T, W, 4, GN__PIECE64, WIDE, ONE, 4)                \
+        GN__DOT_SOME(T, W, 1, GN__PIECE64, WIDE, ONE, 1)                \
+    }
 #define GN__DOT_PIECES_F32_avx2 GN__DOT_PIECES_F32
 #define GN__DOT_PIECES_F64_avx2 GN__DOT_PIECES_F64
 #if defined(__aarch64__)
@@ -10666,20 +10686,45 @@ typedef struct gn__kernels {
             fresh = false;                                                                                            \
         }                                                                                                             \
     }
-#define GN__DEFINE_JOIN(name, attribute, T, W)                                                              \
-    attribute static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                 \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));           \
-        int64_t i = 0;                                                                                      \
-        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                  \
-            vec s[GN__LANES];                                                                               \
-            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i); \
-            *(vec *)(y + i) += GN__LANES_SUM(s);                                                            \
-        }                                                                                                   \
-        GN__ONE_BY_ONE for (; i < n; i++) {                                                                 \
-            T s[GN__LANES] = { 0 };                                                                         \
-            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
-            y[i] += GN__LANES_SUM(s);                                                                       \
-        }                                                                                                   \
+/* Rows one after the other: what is fetched lies behind, in the next row where this one ends. */
+#define GN__ROWWISE_LINES(W, WIDE, BEGIN)                                                                     \
+    for (; i + line <= n; i += line) {                                                                        \
+        __builtin_prefetch(b + i + ahead + (i < turn ? 0 : ldb - n));                                         \
+        GN__UNROLL for (int v = 0; v < line; v += W) { *(vec *)(s + i + v) = BEGIN + one * WIDE(b + i + v); } \
+    }
+#define GN__DEFINE_ROWWISE(name, attribute, W, B, WIDE, ONE)                                                          \
+    attribute static void gn__rowwise_##name(float *slots, int64_t slot, const float *x, const void *pb, int64_t ldb, \
+                                             int64_t rows, int64_t n, bool fresh) {                                   \
+        GN__CONTRACT                                                                                                  \
+        typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(sizeof(float)), may_alias));         \
+        GN__NARROW(W, B)                                                                                              \
+        enum { line = 64 / sizeof(B) };                                                                               \
+        const B *b = (const B *)pb;                                                                                   \
+        const int64_t far = 2 * GN__DOT_AHEAD / (int64_t)sizeof(B), ahead = ldb == n ? far : GN__MIN(far, n),         \
+                      turn = ldb == n ? n : n - ahead;                                                                \
+        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                                \
+            float *s = slots + r * slot;                                                                              \
+            const float one = x[r];                                                                                   \
+            int64_t i = 0;                                                                                            \
+            if (fresh) GN__ROWWISE_LINES(W, WIDE, (vec){ 0 })                                                         \
+            else GN__ROWWISE_LINES(W, WIDE, *(const vec *)(s + i + v))                                                \
+            GN__ONE_BY_ONE for (; i < n; i++) s[i] = (fresh ? 0 : s[i]) + one * ONE(b[i]);                            \
+        }                                                                                                             \
+    }
+#define GN__DEFINE_JOIN(name, attribute, T, W)                                                            \
+    attribute static void gn__join_##name(T *y, const T *slots, int64_t slot, int64_t lanes, int64_t n) { \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));         \
+        int64_t i = 0;                                                                                    \
+        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                \
+            vec s[GN__LANES];                                                                             \
+            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * slot + i);   \
+            *(vec *)(y + i) += GN__LANES_SUM(s);                                                          \
+        }                                                                                                 \
+        GN__ONE_BY_ONE for (; i < n; i++) {                                                               \
+            T s[GN__LANES] = { 0 };                                                                       \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * slot + i];                               \
+            y[i] += GN__LANES_SUM(s);                                                                     \
+        }                                                                                                 \
     }
 #define GN__DEFINE_FEW(name, attribute, T, W)                                                                       \
     attribute static void gn__few_##name(T *y, const T *x, int64_t ldx, int64_t rows, int64_t n) {                  \
@@ -10809,13 +10854,20 @@ typedef struct gn__kernels {
             y[i] += GN__LANES_SUM(s);                                                    \
         }                                                                                \
     }
-#define GN__DEFINE_JOIN(name, attribute, T, W)                                    \
-    static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) { \
-        for (int64_t i = 0; i < n; i++) {                                         \
-            T s[GN__LANES] = { 0 };                                               \
-            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];   \
-            y[i] += GN__LANES_SUM(s);                                             \
-        }                                                                         \
+#define GN__DEFINE_ROWWISE(name, attribute, W, B, WIDE, ONE)                                                \
+    static void gn__rowwise_##name(float *slots, int64_t slot, const float *x, const void *pb, int64_t ldb, \
+                                   int64_t rows, int64_t n, bool fresh) {                                   \
+        const B *b = (const B *)pb;                                                                         \
+        for (int64_t r = 0; r < rows; r++, b += ldb, slots += slot)                                         \
+            for (int64_t i = 0; i < n; i++) slots[i] = (fresh ? 0 : slots[i]) + x[r] * ONE(b[i]);           \
+    }
+#define GN__DEFINE_JOIN(name, attribute, T, W)                                                  \
+    static void gn__join_##name(T *y, const T *slots, int64_t slot, int64_t lanes, int64_t n) { \
+        for (int64_t i = 0; i < n; i++) {                                                       \
+            T s[GN__LANES] = { 0 };                                                             \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * slot + i];                     \
+            y[i] += GN__LANES_SUM(s);                                                           \
+        }                                                                                       \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                       \
     static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
@@ -10898,6 +10950,7 @@ typedef struct gn__kernels {
     GN__DEFINE_SUM(wider_##S, attribute, double, (W / 2), GN__PIECE64, float, GN__WIDER_##S, )             \
     GN__DEFINE_AXPY(S, attribute, W)                                                                       \
     GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)                                \
+    GN__DEFINE_ROWWISE(f32_##S, attribute, W, float, GN__WIDE, GN__ONE)                                    \
     GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                                          \
     GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)                        \
     GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))                                                   \
@@ -10913,16 +10966,18 @@ typedef struct gn__kernels {
 #define GN__DEFINE_HALVES(name, WIDE, ONE, PIECES)                                       \
     GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE, PIECES) \
     GN__DEFINE_SUM(name, GN__TARGET_AVX2, float, GN__LANES, GN__PIECE, uint16_t, WIDE, ) \
-    GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)
+    GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)        \
+    GN__DEFINE_ROWWISE(name, GN__TARGET_AVX2, GN__LANES, uint16_t, WIDE, ONE)
 #define GN__TILES(micro, W, MR, NV) MR, W *NV, micro
 /* rows: whose kernels of rows, which gain nothing from wider vectors; last: tiles of integers, tiny products, dot16
    and down16 */
 #define GN__KERNELS(S, rows, W, MR, NV, ...)                                                                           \
     {                                                                                                                  \
         { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##rows, gn__dot_f32_##rows, \
-            gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__down_f64_##rows, gn__join_f64_##rows,    \
-            gn__few_f32_##rows, gn__few_f64_##rows, gn__sum_f32_##rows, gn__sum_f64_##rows, gn__sum_wider_##rows,      \
-            gn__top_f32_##rows, gn__top_f64_##rows, gn__affine_##rows, gn__gain_##rows, __VA_ARGS__                    \
+            gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__rowwise_f32_##rows, gn__down_f64_##rows, \
+            gn__join_f64_##rows, gn__few_f32_##rows, gn__few_f64_##rows, gn__sum_f32_##rows, gn__sum_f64_##rows,       \
+            gn__sum_wider_##rows, gn__top_f32_##rows, gn__top_f64_##rows, gn__affine_##rows, gn__gain_##rows,          \
+            __VA_ARGS__                                                                                                \
     }
 
 #if defined(__aarch64__)
@@ -11049,13 +11104,14 @@ GN__DEFINE_MICRO(pairs_vnni, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, G
 #define GN__OF_AVX2(...)                                                                                       \
     { GN__TILES(gn__micro_i32_avx2, 8, 6, 2) }, { GN__TILES(gn__micro_pairs_avx2, 8, 6, 2) }, { __VA_ARGS__ }, \
         { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, { gn__down_f16, gn__down_bf16 },        \
-        { gn__sum_f16, gn__sum_bf16 }, { gn__sum_squares_f32, gn__sum_squares_f64 }, {                         \
+        { gn__rowwise_f16, gn__rowwise_bf16 }, { gn__sum_f16, gn__sum_bf16 },                                  \
+        { gn__sum_squares_f32, gn__sum_squares_f64 }, {                                                        \
         gn__sum_rests, gn__sum_rests_squared                                                                   \
     }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, base, GN__BASE_SHAPE, { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) },
                { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL },
-               { NULL, NULL }, { NULL, NULL }, NULL, NULL),
+               { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, NULL, NULL),
 #if GN__X86
     GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL), NULL, NULL),
     GN__KERNELS(avx512, avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2)), gn__micro_low_f32,
@@ -11532,7 +11588,7 @@ static const char *gn__down_at(const gn__down *d, int64_t row) {
             for (int64_t l = 0; l < some; l++) load(room[l], d->dtype, gn__down_at(d, r + l), d->along, n);        \
             k->plain(slots, x + r, room[0], GN__CHUNK, some, n, r == 0);                                           \
         }                                                                                                          \
-        k->finish(y, slots, GN__MIN(rows, (int64_t)GN__LANES), n);                                                 \
+        k->finish(y, slots, GN__SLOT, GN__MIN(rows, (int64_t)GN__LANES), n);                                       \
     }
 GN__DEFINE_DOWN_OF(f32, float, GN_F32, gn__ones, few, down,
                    d->dtype == GN_F32 ? k->down : k->down16[d->dtype == GN_BF16], join, gn__load_f32)
@@ -14534,10 +14590,15 @@ typedef struct gn__gemv {
     int64_t wn, wk;      /* its strides */
     const gn_view *lead; /* its rows where no stride tells them */
     bool streams;        /* it is larger than second-level caches */
+    bool dense;          /* gn__gemv_is_dense */
     int64_t width;       /* results of a task */
     float *sums;         /* of a large side whose rows lie side by side: of each of the few, piece by piece, n of them;
                             or NULL */
     int64_t pieces;
+    int64_t whole, cuts, last_cuts; /* the first `whole` pieces are `cuts` tasks each, the others last_cuts */
+    int64_t threads, room;          /* a room for running sums for each thread, of so many floats */
+    float *rooms;
+    gn__atomic *taken; /* which rooms are; begins the block that rooms and sums lie in */
 } gn__gemv;
 
 static const char *gn__gemv_row(const gn__gemv *j, int64_t row, int64_t at) {
@@ -14571,6 +14632,10 @@ static void gn__gemv_join(double *total, double *lost, const double *s, int64_t 
 static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
     for (int64_t i = 0; i < n; i++) total[i] += (double)s[i];
 }
+
+static void gn__gemv_round(float *y, const double *total, float bias, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (float)total[i] + bias;
+}
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -14578,10 +14643,11 @@ static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
 /* pieces side by side, and terms of as many */
 enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
 
-/* total[r / each], lost[r / each] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb apart.
-   d: dtype of b; abreast: rows that are read at a time */
-static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, const char *x, int64_t ldx,
-                         const char *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k, int64_t abreast) {
+/* total, lost += the sums of x[r] times row r of b, at most a piece: rows ldx and ldb apart, of which the first one is
+   the at-th of `each` that add up to a total, or all. d: dtype of b; abreast: rows that are read at a time */
+static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, int64_t at, const char *x,
+                         int64_t ldx, const char *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k,
+                         int64_t abreast) {
     double s[GN__GEMV_PIECES];
     float t[GN__GEMV_PIECES];
     int64_t bytes = (int64_t)gn__bytes_of(d);
@@ -14593,9 +14659,9 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t
         if (j->wide) j->kernels->dot64(s + r, (const double *)(const void *)x, ldx, b, ldb, m, k);
         else narrow(t + r, (const float *)(const void *)x, ldx, b, ldb, m, k);
     }
-    for (int64_t r = 0, end; r < rows; r = end, total++, lost++) {
+    for (int64_t r = 0, end; r < rows; r = end, at = 0, total++, lost++) {
         double sum = *total, off = *lost;
-        end = r + each;
+        end = GN__MIN(r + each - at, rows);
         GN__ONE_BY_ONE for (int64_t l = r; l < end && j->wide; l++) { /* as gn__gemv_join */
             double v = sum + s[l], back = v - sum;
             off += (sum - (v - back)) + (s[l] - back);
@@ -14609,7 +14675,7 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t
 
 /* results of a task; how long the few may be to be made once, for all tasks */
 enum { GN__GEMV_N = 2048, GN__GEMV_DEEP = 1 << 18 };
-enum { GN__GEMV_STREAM = 1 << 21 }; /* bytes */
+enum { GN__GEMV_STREAM = 1 << 21, GN__GEMV_NEAR = 512 }; /* bytes; of rows of which four lie near each other */
 
 /* Results [col, col + n) along rows: four rows at a time, one by many pieces, or, where the other side is as long and
    read once, piece by piece. */
@@ -14619,7 +14685,7 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
     int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, outs, terms;
     bool direct = j->wk == 1 && (d == GN_F32 || d == GN_F64 || j->kernels->dot16[d == GN_BF16]);
     for (int64_t i = 0; i < n; i += outs) {
-        outs = n - i < 4 || j->lead || j->streams ? 1 : 4;
+        outs = n - i < 4 || j->lead || (j->streams && j->wn * (int64_t)gn__bytes_of(d) > GN__GEMV_NEAR) ? 1 : 4;
         for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += terms) {
             int64_t ldb = direct ? j->wn : piece;
             const char *b = direct ? gn__gemv_row(j, col + i, at) : (const char *)room;
@@ -14632,10 +14698,10 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 gn_dtype of = direct || j->wide ? d : GN_F32;
                 int64_t bytes = (int64_t)gn__bytes_of(of);
                 double *to = total + r * n + i, *off = lost + r * n + i;
-                if (outs == 4) gn__gemv_dot(j, to, off, 1, x, 0, b, of, ldb, 4, terms, 4);
+                if (outs == 4) gn__gemv_dot(j, to, off, 1, 0, x, 0, b, of, ldb, 4, terms, 4);
                 for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
                     m = GN__MAX((terms - q) / piece, 1);
-                    gn__gemv_dot(j, to, off, m, x + q * size, piece, b + q * bytes, of, piece, m,
+                    gn__gemv_dot(j, to, off, m, 0, x + q * size, piece, b + q * bytes, of, piece, m,
                                  GN__MIN(terms - q, piece), j->streams && j->n < 8 ? 3 : m);
                 }
             }
@@ -14643,28 +14709,25 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
     }
 }
 
-/* Whether rows are so short, and lie one behind the other, that several together are read as one long row is. */
+/* Whether rows are whole pieces and lie one behind the other, so that they are read as one long row is. */
 static bool gn__gemv_is_dense(const gn__gemv *j) {
-    int64_t k = j->g->k, piece = j->wide ? GN__PIECE64 : GN__PIECE;
+    int64_t piece = j->wide ? GN__PIECE64 : GN__PIECE;
     bool kernel = j->g->dtype == GN_F32 || j->wide || j->kernels->dot16[j->g->dtype == GN_BF16];
-    return kernel && j->streams && j->few == 1 && j->n >= 8 && j->wk == 1 && j->wn == k && !j->lead && k % piece == 0 &&
-           k < GN__GEMV_PIECES * piece && GN__GEMV_PIECES * piece % k == 0;
+    return kernel && j->streams && j->n >= 64 && j->wk == 1 && j->wn == j->g->k && !j->lead && j->g->k % piece == 0 &&
+           j->g->k <= GN__GEMV_DEEP;
 }
 
-GN__COLD_BEGIN
+/* The pieces of rows [col, col + n), as many at a time as a kernel reads abreast. j->x: a row, and what a turn may read
+   behind it, which is that row again. */
 static void gn__gemv_dense(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
-    double few[GN__GEMV_TERMS], x[GN__GEMV_TERMS];
-    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, k = j->g->k, each = k / piece,
-            most = GN__GEMV_PIECES / each, outs;
-    const char *one = gn__gemv_few(j, few, 0, 0, k);
-    for (int64_t i = 0; i < most; i++) memcpy((char *)x + i * k * size, one, (size_t)(k * size));
-    for (int64_t i = 0; i < n && !gn__pool_stops(j->g->pool); i += outs) {
-        outs = GN__MIN(n - i, most);
-        gn__gemv_dot(j, total + i, lost + i, each, (const char *)x, piece, gn__gemv_row(j, col + i, 0), j->g->dtype,
-                     piece, outs * each, piece, outs * each);
+    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, each = j->g->k / piece, m;
+    for (int64_t p = 0; p < n * each && !gn__pool_stops(j->g->pool); p += m) {
+        m = GN__MIN(n * each - p, (int64_t)GN__GEMV_PIECES);
+        for (int64_t r = 0, row = p / each; r < j->few; r++, row += n)
+            gn__gemv_dot(j, total + row, lost + row, each, p % each, j->x + (r * j->ldx + p % each * piece) * size,
+                         piece, gn__gemv_row(j, col, p * piece), j->g->dtype, piece, m, piece, m);
     }
 }
-GN__COLD_END
 
 /* The same down rows that lie side by side. */
 static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
@@ -14690,28 +14753,78 @@ static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_
     }
 }
 
-/* Task t of j->sums: GN__CHUNK columns, or fewer, of a piece of rows. Threads share rows rather than columns, of which
-   each would read a short run at a time. */
-static void gn__gemv_sums_range(void *arg, int64_t begin, int64_t end) {
-    const gn__gemv *j = (const gn__gemv *)arg;
-    int64_t cuts = (j->n + GN__CHUNK - 1) / GN__CHUNK;
-    double few[GN__PIECE];
-    for (int64_t t = begin; t < end && !gn__pool_stops(j->g->pool); t++) {
-        int64_t piece = t / cuts, at = piece * GN__PIECE, k = GN__MIN(j->g->k - at, (int64_t)GN__PIECE),
-                col = t % cuts * j->n / cuts, n = (t % cuts + 1) * j->n / cuts - col;
-        gn__down rows = { gn__gemv_row(j, col, at), j->g->dtype, j->wk, j->wn, NULL, 0 };
+/* Columns of a task of j->sums: running sums of so many stay in a second-level cache; of each of the last tasks. */
+enum { GN__ROWWISE_N = 16384, GN__ROWWISE_LAST = 1024 };
+
+/* Sums of `terms` rows from `at` on, columns [col, col + n): rows as they lie in memory. room: running sums of the few,
+   `slot` apart, then a row as f32. */
+static void gn__gemv_sums_piece(const gn__gemv *j, int64_t at, int64_t terms, int64_t col, int64_t n, float *room) {
+    float few[GN__GEMV_FEW * GN__PIECE];
+    int64_t slot = (n + 15) / 16 * 16 + 16, some;
+    gn_dtype d = j->g->dtype;
+    const float *x[GN__GEMV_FEW];
+    float *line = room + j->few * GN__LANES * slot;
+    void (*rowwise)(float *, int64_t, const float *, const void *, int64_t, int64_t, int64_t, bool) =
+        d == GN_F32 ? j->kernels->rowwise : j->kernels->rowwise16[d == GN_BF16];
+    for (int64_t r = 0; r < j->few; r++)
+        x[r] = (const float *)(const void *)gn__gemv_few(j, few + r * GN__PIECE, r, at, terms);
+    for (int64_t l = 0; l < terms; l += some) {
+        const void *b = gn__gemv_row(j, col, at + l);
+        some = rowwise ? GN__MIN(terms - l, (int64_t)GN__LANES) : 1;
+        if (!rowwise) gn__load_f32(line, d, b, 1, n);
         for (int64_t r = 0; r < j->few; r++) {
-            float *y = j->sums + (r * j->pieces + piece) * j->n + col;
-            memset(y, 0, (size_t)n * sizeof *y);
-            gn__down_f32(j->kernels, y, (const float *)(const void *)gn__gemv_few(j, few, r, at, k), &rows, k, n);
+            float *to = room + (r * GN__LANES + l % GN__LANES) * slot;
+            (rowwise ? rowwise : j->kernels->rowwise)(to, slot, x[r] + l, rowwise ? b : line, j->wk, some, n,
+                                                      l < GN__LANES);
         }
     }
+    for (int64_t r = 0; r < j->few; r++) {
+        float *y = j->sums + (r * j->pieces + at / GN__PIECE) * j->n + col;
+        memset(y, 0, (size_t)n * sizeof *y);
+        j->kernels->join(y, room + r * GN__LANES * slot, slot, GN__MIN(terms, (int64_t)GN__LANES), n);
+    }
+}
+
+/* Tasks of j->sums, one a piece of rows: all its columns, or so many that their running sums stay in a cache; of the
+   last pieces, of which there is not one for each thread, fewer. */
+static void gn__gemv_sums_range(void *arg, int64_t begin, int64_t end) {
+    gn__gemv *j = (gn__gemv *)arg;
+    int64_t cuts = j->cuts, i = 0;
+    for (uint64_t free = 0; !gn__atomic_swap(&j->taken[i], &free, 1); free = 0) i = (i + 1) % j->threads;
+    for (int64_t t = begin; t < end && !gn__pool_stops(j->g->pool); t++) {
+        bool last = t >= j->whole * cuts;
+        int64_t of = last ? j->last_cuts : cuts, from = last ? t - j->whole * cuts : t,
+                piece = from / of + (last ? j->whole : 0), at = piece * GN__PIECE, col = from % of * j->n / of;
+        gn__gemv_sums_piece(j, at, GN__MIN(j->g->k - at, (int64_t)GN__PIECE), col, (from % of + 1) * j->n / of - col,
+                            j->rooms + i * j->room);
+    }
+    gn__atomic_store(&j->taken[i], 0);
+}
+
+/* Fills j->sums, or leaves it NULL where there is no memory: totals are then made without. */
+static void gn__gemv_sums(gn__gemv *j, gn__pool *pool) {
+    int64_t few = j->few, tail;
+    j->pieces = (j->g->k + GN__PIECE - 1) / GN__PIECE;
+    tail = j->pieces % j->threads;
+    j->whole = j->pieces - tail;
+    j->cuts = (j->n * few + GN__ROWWISE_N - 1) / GN__ROWWISE_N;
+    j->last_cuts = GN__MAX(j->cuts, GN__MIN(2 * j->threads, j->n / GN__ROWWISE_LAST));
+    /* running sums of the few and a row, each of the columns of a task and some that keep rows apart */
+    j->room = (few * GN__LANES + 1) * ((j->n + j->cuts - 1) / j->cuts + 48);
+    size_t flags = (size_t)j->threads * sizeof *j->taken, sums = (size_t)(few * j->pieces * j->n) * sizeof *j->sums;
+    char *all = (char *)gn_alloc(flags + 64 + (size_t)(j->threads * j->room) * sizeof *j->rooms + sums);
+    if (!all) return;
+    j->taken = (gn__atomic *)(void *)all;
+    memset(all, 0, flags);
+    j->rooms = (float *)(void *)(((uintptr_t)all + flags + 63) & ~(uintptr_t)63);
+    j->sums = j->rooms + j->threads * j->room;
+    gn__pool_for(pool, j->whole * j->cuts + tail * j->last_cuts, 1, gn__gemv_sums_range, j);
 }
 
 /* Results [col, col + n) along rows, down them, or of their sums piece by piece. */
 static void gn__gemv_totals(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     if (!j->sums) {
-        if (gn__gemv_is_dense(j)) gn__gemv_dense(j, total, lost, col, n);
+        if (j->dense) gn__gemv_dense(j, total, lost, col, n);
         else if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
         else gn__gemv_down(j, total, lost, col, n);
         return;
@@ -14728,7 +14841,10 @@ static void gn__gemv_store(const gn__gemv *j, const double *total, const double 
     one.n = j->n * j->few; /* as a single row */
     one.bias = NULL;
     if (j->turned && j->g->bias) gn__pack_line(bias, j->g, j->g->bias->p, j->g->bias->strides[0], j->few, 1, j->few);
-    for (int64_t r = 0; r < j->few; r++)
+    bool as_they_lie = !j->wide && (!j->turned || j->few == 1);
+    for (int64_t r = 0; r < j->few && as_they_lie; r++)
+        gn__gemv_round((float *)(void *)out + r * n, total + r * n, ((float *)(void *)bias)[r], n);
+    for (int64_t r = 0; r < j->few && !as_they_lie; r++)
         for (int64_t i = 0; i < n; i++) {
             int64_t from = r * n + i, to = j->turned ? i * j->few + r : from;
             double v = lost[from] == lost[from] ? total[from] + lost[from] : total[from];
@@ -14766,30 +14882,35 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
                    .wk = turned ? g->ak : g->bk,
                    .lead = turned ? g->lead : NULL,
                    .x = turned ? g->b : gn__gemm_a(g, 0, 0),
-                   .ldx = turned ? g->bn : g->am };
-    int64_t step = turned ? g->bk : g->ak, size = wide ? 8 : 4, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
+                   .ldx = turned ? g->bn : g->am,
+                   .threads = pool ? (int64_t)pool->n_threads + 1 : 1 };
+    int64_t step = turned ? g->bk : g->ak, size = wide ? 8 : 4;
     char *room = NULL;
     j.streams = (double)j.n * (double)g->k * (double)gn__bytes_of(g->dtype) >= GN__GEMV_STREAM;
-    if (g->dtype != (wide ? GN_F64 : GN_F32) || step != 1 || (!turned && g->lead && j.few > 1)) {
+    j.dense = gn__gemv_is_dense(&j);
+    if (j.dense || g->dtype != (wide ? GN_F64 : GN_F32) || step != 1 || (!turned && g->lead && j.few > 1)) {
+        int64_t again = j.dense ? GN__GEMV_TERMS : 0;
         j.x = NULL;
-        if (g->k <= GN__GEMV_DEEP && !(room = (char *)gn__alloc_many((uint64_t)g->k, (uint64_t)j.few, (size_t)size)))
+        if (g->k <= GN__GEMV_DEEP &&
+            !(room = (char *)gn__alloc_many((uint64_t)(g->k + again), (uint64_t)j.few, (size_t)size)))
             return false;
-        for (int64_t r = 0; r < j.few && room; r++) (void)gn__gemv_few(&j, room + r * g->k * size, r, 0, g->k);
+        for (int64_t r = 0; r < j.few && room; r++) {
+            char *x = room + r * (g->k + again) * size;
+            (void)gn__gemv_few(&j, x, r, 0, g->k);
+            for (int64_t i = 0; i < again; i += GN__MIN(g->k, again - i))
+                memcpy(x + (g->k + i) * size, x, (size_t)(GN__MIN(g->k, again - i) * size));
+        }
         j.x = room;
-        j.ldx = g->k;
+        j.ldx = g->k + again;
     }
     /* rows that do not lie over one another: the sums are a small part of what the matrix takes */
-    if (j.streams && !wide && j.wn == 1 && j.wk >= j.n && !j.lead && j.n >= 8) {
-        j.pieces = (g->k + GN__PIECE - 1) / GN__PIECE;
-        j.sums = (float *)gn__alloc_many((uint64_t)(j.few * j.pieces), (uint64_t)j.n, sizeof *j.sums);
-        if (j.sums) gn__pool_for(pool, j.pieces * ((j.n + GN__CHUNK - 1) / GN__CHUNK), 1, gn__gemv_sums_range, &j);
-    }
-    int64_t share = (j.n + 4 * threads - 1) / (4 * threads);
+    if (j.streams && !wide && j.wn == 1 && j.wk >= j.n && !j.lead && j.n >= 8) gn__gemv_sums(&j, pool);
+    int64_t share = (j.n + 4 * j.threads - 1) / (4 * j.threads);
     j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), GN__GEMV_N / j.few / 64 * 64);
     int64_t terms = j.sums ? j.pieces : GN__MIN(g->k, 16384);
     gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(terms * j.few * j.width, 1), gn__gemv_range,
                  &j);
-    gn_free(j.sums);
+    gn_free(j.taken);
     gn_free(room);
     return true;
 }
@@ -18114,7 +18235,7 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, cha
 #define GN__TILE_SUM_F64(y, x, s)               \
     double slots[GN__LANES * GN__SLOT];         \
     a->k->down64(slots, x, s, nr, n, nr, true); \
-    a->k->join64(y, slots, GN__MIN(n, (int64_t)GN__LANES), nr)
+    a->k->join64(y, slots, GN__SLOT, GN__MIN(n, (int64_t)GN__LANES), nr)
 #define GN__TILE_SHRINK_F64(s) \
     for (int64_t l = 0; l < nr; l++) (s)[l] *= shrink[l]
 

@@ -1690,7 +1690,7 @@ static void bench_decode(void) {
         gn_step(g);
     }
     double step = quantile(samples_a, runs, 0.5), memory = quantile(samples_b, runs, 0.5);
-    show("decode_vs_bandwidth", step / memory, true, 1.5, "");
+    show("decode_vs_bandwidth", step / memory, true, 1.15, "");
     note("decode_ms", step * 1e3, "ms a token, past position 512");
     note("decode_weights_ms", memory * 1e3, "ms to read the weights once, and the caches so far");
     note("decode_read_gb_s", 1e-9 * (double)bytes / memory, "GB/s, reading alone");
