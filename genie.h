@@ -29423,7 +29423,29 @@ GN__DEFINE_DOUBLE_OP(add)
 GN__DEFINE_DOUBLE_OP(sub)
 GN__DEFINE_DOUBLE_OP(mul)
 GN__DEFINE_DOUBLE_OP(div)
+GN__DEFINE_DOUBLE_OP(min)
+GN__DEFINE_DOUBLE_OP(max)
 #undef GN__DEFINE_DOUBLE_OP
+GN__TARGET_LOADS GN__INLINE gn__double4 gn__double_first_nan(gn__double4 a, gn__double4 y) {
+    return __builtin_ia32_blendvpd256(y, a, (gn__double4)(a != a));
+}
+typedef double gn__double8 __attribute__((vector_size(64), may_alias, aligned(8)));
+#define GN__DEFINE_DOUBLES_OP(name)                                                             \
+    GN__TARGET_AVX512 GN__INLINE gn__double8 gn__doubles_##name(gn__double8 a, gn__double8 b) { \
+        gn__double8 y;                                                                          \
+        __asm__("v" #name "pd %2, %1, %0" : "=v"(y) : "v"(a), "v"(b));                          \
+        return y;                                                                               \
+    }
+GN__DEFINE_DOUBLES_OP(add)
+GN__DEFINE_DOUBLES_OP(sub)
+GN__DEFINE_DOUBLES_OP(mul)
+GN__DEFINE_DOUBLES_OP(min)
+GN__DEFINE_DOUBLES_OP(max)
+#undef GN__DEFINE_DOUBLES_OP
+GN__TARGET_AVX512 GN__INLINE gn__double8 gn__doubles_first_nan(gn__double8 a, gn__double8 y) {
+    __asm__("vcmpunordpd %1, %1, %%k1\n\tvmovapd %1, %0%{%%k1%}" : "+v"(y) : "v"(a) : "k1");
+    return y;
+}
 #define gn__word_add(a, b) ((a) + (b))
 #define gn__word_sub(a, b) ((a) - (b))
 #define gn__word_mul(a, b) ((a) * (b))
@@ -29489,10 +29511,10 @@ static bool gn__loop_by(const gn_instr *in, gn__isa isa, uint64_t steady, void *
 #endif
 }
 
-/* Short ops of f32 of which each takes the result of the one before it: a chain, whose value stays in vector registers.
- * One op at a time stores its tile and loads it again. */
+/* Short ops of f32 or f64 of which each takes the result of the one before it: a chain, whose value stays in vector
+ * registers. One op at a time stores its tile and loads it again. */
 typedef struct gn__chained {
-    const float *with; /* the other operand; of SQUARE and RELU anything */
+    const void *with; /* the other operand; of SQUARE and RELU anything */
     uint32_t kind; /* 4 times the op, 1 more where the value is the second operand, 2 where the other is one number */
 } gn__chained;
 enum { GN__CHAIN_MOST = 16, GN__CHAIN_AHEAD = 1024 }; /* elements ahead that are fetched where all is large */
@@ -29508,6 +29530,16 @@ enum { GN__CHAIN_MOST = 16, GN__CHAIN_AHEAD = 1024 }; /* elements ahead that are
 #define gn__float8_mul(a, b) gn__half_mul(a, b)
 #define gn__float8_min(a, b) gn__half_first_nan(a, gn__half_min(a, b))
 #define gn__float8_max(a, b) gn__half_first_nan(a, gn__half_max(a, b))
+#define gn__double4_add(a, b) gn__double_add(a, b)
+#define gn__double4_sub(a, b) gn__double_sub(a, b)
+#define gn__double4_mul(a, b) gn__double_mul(a, b)
+#define gn__double4_min(a, b) gn__double_first_nan(a, gn__double_min(a, b))
+#define gn__double4_max(a, b) gn__double_first_nan(a, gn__double_max(a, b))
+#define gn__double8_add(a, b) gn__doubles_add(a, b)
+#define gn__double8_sub(a, b) gn__doubles_sub(a, b)
+#define gn__double8_mul(a, b) gn__doubles_mul(a, b)
+#define gn__double8_min(a, b) gn__doubles_first_nan(a, gn__doubles_min(a, b))
+#define gn__double8_max(a, b) gn__doubles_first_nan(a, gn__doubles_max(a, b))
 
 /* The value is V vectors, from element i on. */
 #define GN__LINK_BY(kind, V, value)                            \
@@ -29520,44 +29552,50 @@ enum { GN__CHAIN_MOST = 16, GN__CHAIN_AHEAD = 1024 }; /* elements ahead that are
     GN__LINK_BY(4 * GN_OP_##OP + 1, V, name(with[z], y[z])) \
     GN__LINK_BY(4 * GN_OP_##OP + 2, V, name(y[z], one))     \
     GN__LINK_BY(4 * GN_OP_##OP + 3, V, name(one, y[z]))
-#define GN__DEFINE_CHAIN_BLOCK(name, attribute, vec, V, S)                                                             \
-    attribute static void name(float *to, const float *from, const gn__chained *l, uint32_t n, int64_t i, bool past) { \
-        typedef float aligned __attribute__((vector_size(sizeof(vec)), may_alias));                                    \
-        enum { W = sizeof(vec) / sizeof(float) };                                                                      \
-        vec y[V];                                                                                                      \
-        GN__UNROLL for (int z = 0; z < V; z++) y[z] = *(const vec *)(const void *)(from + i + z * W);                  \
-        for (; n--; l++) {                                                                                             \
-            const vec one = *(const vec *)(const void *)l->with, *with = (const vec *)(const void *)(l->with + i);     \
-            switch (l->kind) {                                                                                         \
-                GN__LINK(ADD, V, vec##_add)                                                                            \
-                GN__LINK(SUB, V, vec##_sub)                                                                            \
-                GN__LINK(MUL, V, vec##_mul)                                                                            \
-                GN__LINK(MINIMUM, V, vec##_min)                                                                        \
-                GN__LINK(MAXIMUM, V, vec##_max)                                                                        \
-                GN__LINK_BY(4 * GN_OP_RELU, V, vec##_max((vec){ 0 }, y[z]))                                            \
-            default: {                                                                                                 \
-                GN__UNROLL for (int z = 0; z < V; z++) y[z] = vec##_mul(y[z], y[z]);                                   \
-            }                                                                                                          \
-            }                                                                                                          \
-        }                                                                                                              \
-        if (past) {                                                                                                    \
-            GN__UNROLL for (int z = 0; z < V; z++) __builtin_prefetch(from + i + z * W + GN__CHAIN_AHEAD);             \
-            GN__UNROLL for (int z = 0; z < V; z++)                                                                     \
-                GN__STREAM_ONE(S, (aligned *)(void *)(to + i + z * W), (aligned)y[z]);                                 \
-            return;                                                                                                    \
-        }                                                                                                              \
-        GN__UNROLL for (int z = 0; z < V; z++) * (vec *)(void *)(to + i + z * W) = y[z];                               \
+#define GN__DEFINE_CHAIN_BLOCK(name, attribute, T, vec, V, S)                                                      \
+    attribute static void name(void *y_, const void *x_, const gn__chained *l, uint32_t n, int64_t i, bool past) { \
+        typedef float aligned __attribute__((vector_size(sizeof(vec)), may_alias));                                \
+        enum { W = sizeof(vec) / sizeof(T) };                                                                      \
+        T *to = (T *)y_;                                                                                           \
+        const T *from = (const T *)x_;                                                                             \
+        vec y[V];                                                                                                  \
+        GN__UNROLL for (int z = 0; z < V; z++) y[z] = *(const vec *)(const void *)(from + i + z * W);              \
+        for (; n--; l++) {                                                                                         \
+            const vec one = *(const vec *)(const void *)l->with,                                                   \
+                      *with = (const vec *)(const void *)((const T *)l->with + i);                                 \
+            switch (l->kind) {                                                                                     \
+                GN__LINK(ADD, V, vec##_add)                                                                        \
+                GN__LINK(SUB, V, vec##_sub)                                                                        \
+                GN__LINK(MUL, V, vec##_mul)                                                                        \
+                GN__LINK(MINIMUM, V, vec##_min)                                                                    \
+                GN__LINK(MAXIMUM, V, vec##_max)                                                                    \
+                GN__LINK_BY(4 * GN_OP_RELU, V, vec##_max((vec){ 0 }, y[z]))                                        \
+            default: {                                                                                             \
+                GN__UNROLL for (int z = 0; z < V; z++) y[z] = vec##_mul(y[z], y[z]);                               \
+            }                                                                                                      \
+            }                                                                                                      \
+        }                                                                                                          \
+        if (past) {                                                                                                \
+            GN__UNROLL for (int z = 0; z < V; z++) __builtin_prefetch(from + i + z * W + GN__CHAIN_AHEAD);         \
+            GN__UNROLL for (int z = 0; z < V; z++)                                                                 \
+                GN__STREAM_ONE(S, (aligned *)(void *)(to + i + z * W), (aligned)y[z]);                             \
+            return;                                                                                                \
+        }                                                                                                          \
+        GN__UNROLL for (int z = 0; z < V; z++) * (vec *)(void *)(to + i + z * W) = y[z];                           \
     }
-GN__DEFINE_CHAIN_BLOCK(gn__chain_block_avx2, GN__TARGET_AVX2, gn__float8, 4, 256)
-GN__DEFINE_CHAIN_BLOCK(gn__chain_block_avx512, GN__TARGET_AVX512, gn__float16, 8, 512)
-GN__DEFINE_CHAIN_BLOCK(gn__chain_step_avx512, GN__TARGET_AVX512, gn__float16, 2, 512)
+GN__DEFINE_CHAIN_BLOCK(gn__chain_block_f32_avx2, GN__TARGET_AVX2, float, gn__float8, 4, 256)
+GN__DEFINE_CHAIN_BLOCK(gn__chain_block_f32_avx512, GN__TARGET_AVX512, float, gn__float16, 8, 512)
+GN__DEFINE_CHAIN_BLOCK(gn__chain_step_f32_avx512, GN__TARGET_AVX512, float, gn__float16, 2, 512)
+GN__DEFINE_CHAIN_BLOCK(gn__chain_block_f64_avx2, GN__TARGET_AVX2, double, gn__double4, 4, 256)
+GN__DEFINE_CHAIN_BLOCK(gn__chain_block_f64_avx512, GN__TARGET_AVX512, double, gn__double8, 8, 512)
+GN__DEFINE_CHAIN_BLOCK(gn__chain_step_f64_avx512, GN__TARGET_AVX512, double, gn__double8, 2, 512)
 #undef GN__LINK
 #undef GN__LINK_BY
 #undef GN__DEFINE_CHAIN_BLOCK
 #endif
 
 static bool gn__op_links(const gn_instr *in) {
-    if (in->in_dtype != GN_F32 || in->out_dtype != GN_F32) return false;
+    if ((in->in_dtype != GN_F32 && in->in_dtype != GN_F64) || in->out_dtype != in->in_dtype) return false;
     return in->op == GN_OP_ADD || in->op == GN_OP_SUB || in->op == GN_OP_MUL || in->op == GN_OP_SQUARE ||
            in->op == GN_OP_RELU || in->op == GN_OP_MINIMUM || in->op == GN_OP_MAXIMUM;
 }
@@ -29589,21 +29627,26 @@ static uint32_t gn__loop_chain(const gn__loop *j, uint32_t i) {
 static void gn__loop_chained(gn__isa isa, const gn_instr *in, uint32_t n, char *const *now, uint64_t steady, char *y,
                              int64_t elements, bool past) {
 #if GN__X86
+    static void (*const blocks[2][3])(void *, const void *, const gn__chained *, uint32_t, int64_t, bool) = {
+        { gn__chain_block_f32_avx512, gn__chain_step_f32_avx512, gn__chain_block_f32_avx2 },
+        { gn__chain_block_f64_avx512, gn__chain_step_f64_avx512, gn__chain_block_f64_avx2 }
+    };
     gn__chained links[GN__CHAIN_MOST];
     int64_t whole = (elements + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1), i = 0;
-    float *to = (float *)(void *)y;
-    const float *from = NULL;
+    const bool wide = in->in_dtype == GN_F64;
+    const int64_t few = wide ? 16 : 32;
+    const void *from = NULL;
     for (uint32_t k = 0; k < n; k++) {
         uint32_t alone = gn__ops[in[k].op].most == 1,
                  turned = !alone && (k ? in[k].src[0] != in[k - 1].dst : gn__is_steady(steady, in->src[0]));
         uint16_t other = in[k].src[alone ? 0 : !turned];
-        if (k == 0) from = (const float *)(const void *)now[in->src[turned]];
-        links[k] = (gn__chained){ alone ? from : (const float *)(const void *)now[other],
+        if (k == 0) from = now[in->src[turned]];
+        links[k] = (gn__chained){ alone ? from : now[other],
                                   4u * in[k].op + turned + (!alone && gn__is_steady(steady, other) ? 2 : 0) };
     }
-    for (; isa == GN__ISA_AVX512 && i + 128 <= whole; i += 128) gn__chain_block_avx512(to, from, links, n, i, past);
-    for (; isa == GN__ISA_AVX512 && i < whole; i += 32) gn__chain_step_avx512(to, from, links, n, i, past);
-    for (; i < whole; i += 32) gn__chain_block_avx2(to, from, links, n, i, past);
+    for (; isa == GN__ISA_AVX512 && i + 4 * few <= whole; i += 4 * few) blocks[wide][0](y, from, links, n, i, past);
+    for (; isa == GN__ISA_AVX512 && i < whole; i += few) blocks[wide][1](y, from, links, n, i, past);
+    for (; i < whole; i += few) blocks[wide][2](y, from, links, n, i, past);
 #else
     (void)isa, (void)in, (void)n, (void)now, (void)steady, (void)y, (void)elements, (void)past;
 #endif
@@ -29919,14 +29962,52 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     return GN_OK;
 }
 
+/* The two inputs of a loop that is one instruction, of one number a tile and rows of the same dtype; false: it is
+   another. *first: the number is the first operand. */
+static bool gn__loop_is_outer(const gn__loop *j, const gn_load **number, const gn_load **row, bool *first) {
+    const gn_instr *in = &j->run->plan->layout.instrs[j->step->instr];
+    const gn_load *load = &j->run->plan->layout.loads[j->step->load];
+    if (j->step->n_instrs != 1 || j->step->n_loads != 2 || (j->runs != 1 && j->runs != 2) || j->narrow || j->streams ||
+        j->given != GN_NO_NODE || !gn__loop_can_by(in, j->run->cpu->pool.isa, j->steady))
+        return false;
+    *number = &load[j->runs == 2];
+    *row = &load[j->runs == 1];
+    *first = in->src[0] == (*number)->reg;
+    return load[0].dtype == in->out_dtype && load[1].dtype == in->out_dtype &&
+           j->out.dtype == (gn_dtype)in->out_dtype && !(*row)->constant;
+}
+
+/* Such a tile, from the row as it lies to the result. */
+static bool gn__loop_outer(const gn__loop *j, const gn_load *number, const gn_load *row, bool first, int64_t at,
+                           int64_t n) {
+    const gn_instr *in = &j->run->plan->layout.instrs[j->step->instr];
+    const gn_view *v = &number->view;
+    size_t bytes = gn__bytes_of(j->out.dtype);
+    union {
+        uint32_t half[8];
+        uint64_t whole[4];
+    } by;
+    const char *x = gn__flat_place(&row->view, false, gn__loop_memory(j, row), at, n);
+    const char *element =
+        gn__loop_memory(j, number) + gn__view_offset(v, v->rank - 1, at / v->dims[v->rank - 1]) * (int64_t)bytes;
+    memcpy(&by, element, bytes);
+    GN__UNROLL for (int i = 1; i < 4 && bytes == 8; i++) by.whole[i] = by.whole[0];
+    GN__UNROLL for (int i = 1; i < 8 && bytes == 4; i++) by.half[i] = by.half[0];
+    return x && gn__loop_by(in, j->run->cpu->pool.isa, j->steady, j->out.p + at * (int64_t)bytes,
+                            (const void *const[]){ first ? (const void *)&by : x, first ? x : (const void *)&by }, n);
+}
+
 static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) {
     char **own = (char **)(void *)(regs + (size_t)j->step->regs * j->reg_bytes), **now = own + j->step->regs;
     int64_t total = gn__view_count(&j->out);
     uint32_t node = GN_NO_NODE;
     for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * j->reg_bytes;
     gn__loop_fill(j, own);
+    const gn_load *number, *row;
+    bool first, outer = gn__loop_is_outer(j, &number, &row, &first);
     for (int64_t t = begin; t < end && !gn__pool_stops(&j->run->cpu->pool); t++) {
         int64_t at = t * j->tile, n = GN__MIN(total - at, j->tile);
+        if (outer && gn__loop_outer(j, number, row, first, at, n)) continue;
 #if GN__X86
         if (gn__loop_casts(j, own, at, n)) continue;
 #endif
@@ -30170,9 +30251,146 @@ static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
 }
 GN__COLD_END
 
+/* A choice between two tensors, or numbers, by comparing one number of each row with numbers that ascend along the
+   columns, the same in all rows: so are triangles and masks of lengths. Up to a column a row is of the one side, from
+   there on of the other, and both are copied. */
+typedef struct gn__parted {
+    const gn__loop *j;
+    const gn_load *edge;  /* one number of each row */
+    const char *row;      /* those of the columns */
+    bool turned, strict;  /* the number is compared with the columns', not they with it; less, not less or equal */
+    const char *sides[2]; /* before and from that column on: tensors as they lie, or NULL */
+    uint8_t values[2][8]; /* and then what each element is */
+    int64_t columns;
+} gn__parted;
+enum { GN__PARTED_ROWS = 4, GN__PARTED_COLUMNS = 16, GN__PARTED_BYTES = 1 << 16 };
+
+/* X(dtype, type): what is compared */
+#define GN__PARTED_TYPES(X) X(GN_F32, float) X(GN_F64, double) X(GN_I32, int32_t) X(GN_I64, int64_t)
+
+static bool gn__parted_ascends(const gn__parted *p) {
+    bool ascends = true;
+#define GN__ASCENDS(D, T)                                                                              \
+    case D: {                                                                                          \
+        const T *x = (const T *)(const void *)p->row;                                                  \
+        GN__ONE_BY_ONE for (int64_t i = 1; i < p->columns && ascends; i++) ascends = x[i - 1] <= x[i]; \
+        return ascends;                                                                                \
+    }
+    switch ((gn_dtype)p->edge->dtype) {
+        GN__PARTED_TYPES(GN__ASCENDS)
+    default: return false;
+    }
+#undef GN__ASCENDS
+}
+
+/* The first column of a row that is of the second side. guess: that of the row before */
+static int64_t gn__parted_at(const gn__parted *p, int64_t row, int64_t guess) {
+    const gn_view *v = &p->edge->view;
+    const char *edge = gn__loop_memory(p->j, p->edge) +
+                       gn__view_offset(v, v->rank - 1, row) * (int64_t)gn__bytes_of((gn_dtype)p->edge->dtype);
+    int64_t low = 0, high = p->columns;
+#define GN__BEFORE(i) (p->turned ? !(p->strict ? e < x[i] : e <= x[i]) : p->strict ? x[i] < e : x[i] <= e)
+#define GN__PARTED_AT(D, T)                                                               \
+    case D: {                                                                             \
+        const T *x = (const T *)(const void *)p->row, e = *(const T *)(const void *)edge; \
+        for (int64_t i = guess; i <= guess + 1 && i < high; i++)                          \
+            if ((i == 0 || GN__BEFORE(i - 1)) && !GN__BEFORE(i)) return i;                \
+        while (low < high) {                                                              \
+            int64_t mid = low + (high - low) / 2;                                         \
+            if (GN__BEFORE(mid)) low = mid + 1;                                           \
+            else high = mid;                                                              \
+        }                                                                                 \
+        return low;                                                                       \
+    }
+    switch ((gn_dtype)p->edge->dtype) {
+        GN__PARTED_TYPES(GN__PARTED_AT)
+    default: return 0;
+    }
+#undef GN__PARTED_AT
+#undef GN__BEFORE
+}
+
+static void gn__parted_range(void *arg, int64_t begin, int64_t end) {
+    const gn__parted *p = (const gn__parted *)arg;
+    int64_t bytes = (int64_t)gn__bytes_of(p->j->out.dtype), guess = 0;
+    for (int64_t at = begin, row = begin / p->columns, next; at < end; at = next, row++) {
+        if (row % 64 == 0 && gn__pool_stops(&p->j->run->cpu->pool)) return;
+        guess = gn__parted_at(p, row, guess);
+        next = GN__MIN((row + 1) * p->columns, end);
+        int64_t part = GN__MIN(GN__MAX(row * p->columns + guess, at), next);
+        for (int side = 0; side < 2; side++) {
+            int64_t from = side ? part : at, n = (side ? next : part) - from;
+            char *to = p->j->out.p + from * bytes;
+            if (n == 0) continue;
+            if (p->sides[side]) memcpy(to, p->sides[side] + from * bytes, (size_t)(n * bytes));
+            else {
+                memcpy(to, p->values[side], (size_t)bytes);
+                gn__repeat_bytes(to, bytes, n * bytes);
+            }
+        }
+    }
+}
+
+/* A side: dense, of the result's shape and dtype, or one number. */
+static bool gn__parted_side(const gn__loop *j, const gn_load *load, const char **at, uint8_t *value) {
+    double one;
+    if ((gn_dtype)load->dtype != j->out.dtype) return false;
+    *at = NULL;
+    if (load->constant) {
+        gn__fill_tile(&one, j->out.dtype, load->value, 1);
+        gn_view to = j->out;
+        to.p = (char *)value;
+        gn__store_tile(&to, 0, 1, &one);
+        return true;
+    }
+    const char *from = gn__loop_memory(j, load);
+    if (gn__view_is_one(&load->view)) memcpy(value, from, gn__bytes_of(j->out.dtype));
+    else *at = from;
+    return !*at || (gn__view_is_dense(&load->view) && gn__view_count(&load->view) == gn__view_count(&j->out));
+}
+
+static const gn_load *gn__loop_load_of(const gn__loop *j, uint16_t reg) {
+    const gn_load *loads = j->run->plan->layout.loads + j->step->load, *found = NULL;
+    for (uint32_t i = 0; i < j->step->n_loads; i++)
+        if (loads[i].reg == reg) found = found ? NULL : &loads[i];
+    return found;
+}
+
+/* False: the loop is no such choice. */
+static bool gn__run_parted(gn__run *r, const gn__loop *j) {
+    const gn_instr *in = r->plan->layout.instrs + j->step->instr;
+    if (j->step->n_instrs != 2 || (in->op != GN_OP_LT && in->op != GN_OP_LE) || in[1].op != GN_OP_WHERE ||
+        in[1].src[0] != in->dst || in[1].src[1] == in->dst || in[1].src[2] == in->dst)
+        return false;
+    const gn_load *load[4] = { gn__loop_load_of(j, in->src[0]), gn__loop_load_of(j, in->src[1]),
+                               gn__loop_load_of(j, in[1].src[1]), gn__loop_load_of(j, in[1].src[2]) };
+    gn__parted p = { .j = j, .strict = in->op == GN_OP_LT };
+    for (int i = 0; i < 4; i++)
+        if (!load[i]) return false;
+    for (int i = 0; i < 2; i++)
+        if (load[i]->constant || load[i]->dtype != in->in_dtype || load[i]->view.rank < 2) return false;
+    p.turned = load[1]->view.rank == 2 && load[1]->view.strides[0] == 0;
+    const gn_view *row = &load[p.turned]->view, *edge = &load[!p.turned]->view;
+    p.edge = load[!p.turned];
+    p.columns = row->dims[row->rank - 1];
+    if (row->rank != 2 || row->strides[0] != 0 || row->strides[1] != 1 || edge->strides[edge->rank - 1] != 0 ||
+        edge->dims[edge->rank - 1] != p.columns || p.columns < GN__PARTED_COLUMNS || row->dims[0] < GN__PARTED_ROWS)
+        return false;
+    p.row = gn__loop_memory(j, load[p.turned]);
+    for (int i = 0; i < 2; i++) { /* of a row, what is true comes first unless it is turned */
+        int side = p.turned ? !i : i;
+        if (!gn__parted_side(j, load[2 + i], &p.sides[side], p.values[side])) return false;
+    }
+    if (!gn__parted_ascends(&p)) return false;
+    gn__pool_for(&r->cpu->pool, gn__view_count(&j->out), GN__PARTED_BYTES / (int64_t)gn__bytes_of(j->out.dtype),
+                 gn__parted_range, &p);
+    return true;
+}
+
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = gn__loop_of(r, step, GN_NO_NODE);
     if (gn__view_count(&j.out) >= GN__TABLE_LEAST && gn__run_tabled(r, &j)) return GN_OK;
+    if (gn__run_parted(r, &j)) return GN_OK;
     int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
                 gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
@@ -42951,15 +43169,16 @@ gn_tensor gn_unique_at(const char *file, int line, gn_tensor a, int64_t bound, g
     number = gn_sub_at(GN__AT, number, gn_like_at(GN__AT, number, 1));
     gn_tensor last = gn_like_at(GN__AT, number, (double)(bound + 1)),
               slot = gn_where_at(GN__AT, start, gn_minimum_at(GN__AT, number, last), last);
+    if (out_values) {
+        gn_tensor none = gn_reshape_at(GN__AT, gn_like_at(GN__AT, x, 0), GN_SHAPE(1));
+        gn_tensor v = gn_scatter_at(GN__AT, gn_broadcast_at(GN__AT, none, GN_SHAPE(bound + 2)), 0, slot, x);
+        *out_values = gn_slice_at(GN__AT, v, 0, 0, bound, 1);
+    }
     gn_tensor at = gn_scatter_at(GN__AT, gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(bound + 2), (double)n), 0, slot,
                                  gn_arange_i64_at(GN__AT, g, GN_I64, n, 0, 1));
     gn_tensor here = gn_slice_at(GN__AT, at, 0, 0, bound, 1), next = gn_slice_at(GN__AT, at, 0, 1, bound + 1, 1),
               none = gn_like_at(GN__AT, here, (double)n), has = gn_lt_at(GN__AT, here, none);
     gn_tensor from = gn_where_at(GN__AT, has, here, gn_like_at(GN__AT, here, 0));
-    if (out_values) {
-        gn_tensor v = gn_gather_at(GN__AT, x, 0, from);
-        *out_values = gn_where_at(GN__AT, has, v, gn_like_at(GN__AT, v, 0));
-    }
     if (out_first)
         *out_first = gn_where_at(GN__AT, has, gn_gather_at(GN__AT, order, 0, from), gn_like_at(GN__AT, here, -1));
     if (out_counts) *out_counts = gn_sub_at(GN__AT, next, here);

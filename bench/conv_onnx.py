@@ -84,7 +84,7 @@ def resnet50():
     return m.runs(m.add("MatMul", [h, m.weight("head", (2048, 1000), 0.05)]), [1, 3, 224, 224])
 
 
-WAKE = 0.005  # seconds, as CONV_WAKE_US
+WAKE = 0.005  # seconds, as SIDE_WAKE_US
 
 
 def main():

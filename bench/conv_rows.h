@@ -71,10 +71,6 @@ typedef struct conv_case {
     int n, made;
 } conv_case;
 
-/* Threads look for more work a while before they sleep: between the sides all rest, and each then runs until its
-   processors are awake, as conv_onnx.py does. */
-enum { CONV_REST_US = 20000, CONV_WAKE_US = 5000 };
-
 static void conv_run(conv_case *c, gn_tensor (*build)(conv_case *)) {
     gn_tensor y = build(c);
     gn_result r = gn_realize(&y, 1), ended = gn_step(c->g);
@@ -83,7 +79,7 @@ static void conv_run(conv_case *c, gn_tensor (*build)(conv_case *)) {
 
 /* Seconds of a run: of n, after some that are not counted. */
 static double conv_time(conv_case *c, gn_tensor (*build)(conv_case *), int n) {
-    for (double end = ex_now() + 1e-6 * CONV_WAKE_US; !set.once;) {
+    for (double end = ex_now() + 1e-6 * SIDE_WAKE_US; !set.once;) {
         conv_run(c, build);
         if (ex_now() >= end) break;
     }
@@ -103,9 +99,9 @@ static void conv_measure(conv_case *c, const char *name, gn_tensor (*build)(conv
     snprintf(ask, sizeof ask, "time %d", times);
     while (n < CONV_ROUNDS && (n < least || (!set.once && ex_now() - begin < budget))) {
         samples_a[n] = conv_time(c, build, times);
-        if (set.threads > 1) usleep(CONV_REST_US);
+        side_rest();
         if (beside) samples_b[n] = side_ask(&onnx_side, ask) / times;
-        if (set.threads > 1) usleep(CONV_REST_US);
+        side_rest();
         n++;
     }
     summary own = summarize(samples_a, n), other = summarize(samples_b, beside ? n : 0);

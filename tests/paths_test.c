@@ -773,73 +773,134 @@ static void choose_links(chain_link *links, int n) {
 }
 
 /* The last value, all ops in one read; or, if `alone`, each op in a step of its own. */
-static bool run_links(const chain_link *links, int n, int64_t elements, const uint32_t *a, const uint32_t *b,
-                      const char *isa, bool alone, uint32_t *out) {
+static bool run_links(gn_dtype d, const chain_link *links, int n, int64_t elements, const void *a, const void *b,
+                      const char *isa, bool alone, void *out) {
     gn_tensor values[3 + LINKS];
     setenv("GENIE_ISA", isa, 1);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
     unsetenv("GENIE_ISA");
-    values[0] = gn_data(g, GN_F32, GN_SHAPE(elements), a);
-    values[1] = gn_data(g, GN_F32, GN_SHAPE(elements), b);
-    values[2] = gn_full(g, GN_F32, GN_SHAPE(elements), -0.75);
+    values[0] = gn_data(g, d, GN_SHAPE(elements), a);
+    values[1] = gn_data(g, d, GN_SHAPE(elements), b);
+    values[2] = gn_full(g, d, GN_SHAPE(elements), -0.75);
     for (int i = 0; i < n; i++) {
         values[3 + i] = link_of(&links[i], values);
-        if (alone) CHECK_RESULT(gn_read(values[3 + i], out, (size_t)elements * sizeof *out), GN_OK);
+        if (alone) CHECK_RESULT(gn_read(values[3 + i], out, (size_t)elements * gn_dtype_bytes(d)), GN_OK);
     }
-    bool ok = CHECK_RESULT(gn_read(values[2 + n], out, (size_t)elements * sizeof *out), GN_OK);
+    bool ok = CHECK_RESULT(gn_read(values[2 + n], out, (size_t)elements * gn_dtype_bytes(d)), GN_OK);
     gn_close(g);
     return ok;
 }
 
-/* Small numbers, with NaN, infinities and zeros among them; as bits. */
-static void fill_links(uint32_t *to, int64_t n) {
+/* Small numbers, with NaN, infinities and zeros among them; as bits of f32 or f64. */
+static void fill_links(gn_dtype d, void *to, int64_t n) {
     static const uint32_t edges[] = { 0x7fc00000, 0xffc12345, 0x7f800000, 0xff800000, 0x80000000, 0 };
+    static const uint64_t wide_edges[] = { 0x7ff8000000000000, 0xfff8123456789abc, 0x7ff0000000000000,
+                                           0xfff0000000000000, 0x8000000000000000, 0 };
     for (int64_t i = 0; i < n; i++) {
-        float x = (float)test_random_real(-2, 2);
-        memcpy(&to[i], &x, sizeof x);
-        if (test_random_int(0, 15) == 0) to[i] = edges[test_random_int(0, TEST_COUNT(edges) - 1)];
+        double x = test_random_real(-2, 2);
+        int64_t edge = test_random_int(0, 15) ? -1 : test_random_int(0, TEST_COUNT(edges) - 1);
+        if (d == GN_F32) ((float *)to)[i] = (float)x;
+        else ((double *)to)[i] = x;
+        if (edge >= 0 && d == GN_F32) memcpy((uint32_t *)to + i, &edges[edge], sizeof *edges);
+        else if (edge >= 0) memcpy((uint64_t *)to + i, &wide_edges[edge], sizeof *wide_edges);
     }
 }
 
-static void check_links(void) {
+static void check_links(gn_dtype d) {
     static const int64_t lengths[] = { 1, 31, 32, 33, 128, 161, 1024, MOST_CHAINED };
-    static uint32_t a[MOST_CHAINED], b[MOST_CHAINED], want[MOST_CHAINED], made[MOST_CHAINED];
+    static uint64_t a[MOST_CHAINED], b[MOST_CHAINED], want[MOST_CHAINED], made[MOST_CHAINED];
     static const char *const isas[] = { "avx512", "avx2", "base" };
-    fill_links(a, MOST_CHAINED);
-    fill_links(b, MOST_CHAINED);
+    fill_links(d, a, MOST_CHAINED);
+    fill_links(d, b, MOST_CHAINED);
     for (int k = 0; k < 60; k++) {
         chain_link links[LINKS];
         int n = (int)test_random_int(1, k % 3 ? 9 : LINKS);
-        size_t bytes = (size_t)lengths[k % TEST_COUNT(lengths)] * sizeof *made;
+        size_t bytes = (size_t)lengths[k % TEST_COUNT(lengths)] * gn_dtype_bytes(d);
         choose_links(links, n);
-        run_links(links, n, lengths[k % TEST_COUNT(lengths)], a, b, "base", true, want);
+        run_links(d, links, n, lengths[k % TEST_COUNT(lengths)], a, b, "base", true, want);
         for (int i = 0; i < TEST_COUNT(isas); i++) {
             memset(made, 0xa5, sizeof made);
-            run_links(links, n, lengths[k % TEST_COUNT(lengths)], a, b, isas[i], false, made);
+            run_links(d, links, n, lengths[k % TEST_COUNT(lengths)], a, b, isas[i], false, made);
             if (memcmp(made, want, bytes) != 0)
-                test_fail(__FILE__, __LINE__, "%d ops of %zu bytes on %s have other bits than one by one", n, bytes,
-                          isas[i]);
+                test_fail(__FILE__, __LINE__, "%d ops of %zu bytes of %s on %s have other bits than one by one", n,
+                          bytes, gn_dtype_name(d), isas[i]);
         }
     }
 }
 
 /* A result that is written past the caches, to the end of a tile that is not whole. */
-static void check_large_links(void) {
-    enum { N = (4 << 20) + 37 };
+static void check_large_links(gn_dtype d) {
+    const int64_t n = (16 << 20) / (int64_t)gn_dtype_bytes(d) + 37;
     static const chain_link links[] = { { 2, 0, 2 }, { 0, 3, 1 }, { 4, 4, 2 }, { 1, 1, 5 }, { 5, 6, 0 } };
     static const char *const isas[] = { "avx512", "avx2" };
-    uint32_t *all = (uint32_t *)calloc(4, (size_t)N * sizeof *all), *a = all, *b = a + N, *want = b + N,
-             *made = want + N;
+    size_t bytes = (size_t)n * gn_dtype_bytes(d);
+    char *all = (char *)calloc(4, bytes), *a = all, *b = a + bytes, *want = b + bytes, *made = want + bytes;
     if (!CHECK(all != NULL)) return;
-    fill_links(a, N);
-    fill_links(b, N);
-    run_links(links, TEST_COUNT(links), N, a, b, "base", true, want);
+    fill_links(d, a, n);
+    fill_links(d, b, n);
+    run_links(d, links, TEST_COUNT(links), n, a, b, "base", true, want);
     for (int i = 0; i < TEST_COUNT(isas); i++) {
-        memset(made, 0xa5, (size_t)N * sizeof *made);
-        run_links(links, TEST_COUNT(links), N, a, b, isas[i], false, made);
-        CHECK(memcmp(made, want, (size_t)N * sizeof *made) == 0);
+        memset(made, 0xa5, bytes);
+        run_links(d, links, TEST_COUNT(links), n, a, b, isas[i], false, made);
+        CHECK(memcmp(made, want, bytes) == 0);
     }
     free(all);
+}
+
+/* ---- choices by comparing a number of each row with those of the columns: rows in two parts ---- */
+
+/* Ascending numbers, or now and then others, which no part can be told from. */
+static void fill_columns(double *to, int64_t n, bool ascends) {
+    double x = test_random_real(-3, 3);
+    for (int64_t i = 0; i < n; i++, x += (double)test_random_int(0, 2)) to[i] = x;
+    if (!ascends) to[test_random_int(0, n - 1)] = test_random_int(0, 1) ? NAN : -5;
+}
+
+/* The choice with its condition within, or realised first, as f64. */
+static bool parted(gn_dtype in, gn_dtype d, gn_shape shape, const double *columns, const double *edges, int form,
+                   bool realised, double *out) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 + (uint32_t)(form % 2) });
+    int last = shape.rank - 1;
+    gn_shape tall = shape;
+    tall.dims[last] = 1;
+    gn_tensor c = gn_cast(gn_data(g, GN_F64, GN_SHAPE(shape.dims[last]), columns), in),
+              e = gn_cast(gn_data(g, GN_F64, tall, edges), in), x = gn_cast(gn_data(g, GN_F64, shape, numbers), d),
+              sides[] = { x, gn_neg(x), gn_like(x, 0), gn_cast(gn_data(g, GN_F64, GN_SHAPE(1), numbers + 7), d) };
+    gn_tensor left = form & 2 ? e : c, right = form & 2 ? c : e;
+    CHECK_RESULT(gn_realize((gn_tensor[]){ c, e, x, sides[1], sides[3] }, 5), GN_OK);
+    gn_tensor chosen = form & 4 ? gn_lt(left, right) : gn_le(left, right);
+    if (realised) CHECK_RESULT(gn_realize(&chosen, 1), GN_OK);
+    gn_tensor y = gn_where(chosen, sides[form >> 3 & 3], sides[form >> 5 & 3]);
+    gn_info info;
+    bool ok = CHECK_RESULT(gn_realize(&y, 1), GN_OK) && CHECK_RESULT(gn_describe(y, &info), GN_OK) &&
+              CHECK_RESULT(gn_read(gn_cast(y, GN_F64), out, info.bytes / gn_dtype_bytes(d) * sizeof *out), GN_OK);
+    gn_close(g);
+    return ok;
+}
+
+static void check_parted(void) {
+    static double columns[400], edges[3 * 60], want[3 * 60 * 400], made[3 * 60 * 400];
+    static const gn_dtype in[] = { GN_F32, GN_F64, GN_I32, GN_I64 },
+                          kinds[] = { GN_F32, GN_F64, GN_F16, GN_I8, GN_I64, GN_BF16, GN_I16 };
+    for (int k = 0; k < 400; k++) {
+        gn_shape shape = GN_SHAPE(test_random_int(1, 3), test_random_int(1, 60), test_random_int(1, k % 2 ? 400 : 40));
+        int64_t rows = shape.dims[0] * shape.dims[1], n = rows * shape.dims[2];
+        if (shape.dims[0] == 1) shape = GN_SHAPE(shape.dims[1], shape.dims[2]);
+        fill_columns(columns, shape.dims[shape.rank - 1], k % 8 != 7);
+        for (int64_t r = 0; r < rows; r++) {
+            edges[r] = columns[test_random_int(0, shape.dims[shape.rank - 1] - 1)] + (double)test_random_int(-1, 1);
+            if (test_random_int(0, 9) == 0) edges[r] = test_random_int(0, 1) ? NAN : INFINITY;
+        }
+        gn_dtype a = in[k % TEST_COUNT(in)], d = kinds[k % TEST_COUNT(kinds)];
+        int form = (int)test_random_int(0, 127);
+        memset(made, 0xa5, sizeof made);
+        if (!parted(a, d, shape, columns, edges, form, true, want) ||
+            !parted(a, d, shape, columns, edges, form, false, made))
+            return;
+        if (memcmp(made, want, (size_t)n * sizeof *made) != 0)
+            test_fail(__FILE__, __LINE__, "%s by %s, form %d, %lld rows of %lld: not what the realised condition gives",
+                      gn_dtype_name(d), gn_dtype_name(a), form, (long long)rows, (long long)shape.dims[shape.rank - 1]);
+    }
 }
 
 /* ---- operands that are broadcast along rows ---- */
@@ -924,8 +985,16 @@ static void sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones
 }
 
 static void short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path(void) {
-    check_links();
-    check_large_links();
+    static const gn_dtype kinds[] = { GN_F32, GN_F64 };
+    for (int i = 0; i < TEST_COUNT(kinds); i++) {
+        check_links(kinds[i]);
+        check_large_links(kinds[i]);
+    }
+}
+
+static void choices_by_a_number_of_each_row_are_those_of_the_realised_condition(void) {
+    fill_numbers();
+    check_parted();
 }
 
 static void operands_broadcast_along_rows_have_the_bits_of_written_out_ones(void) { check_runs(); }
@@ -939,6 +1008,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(concats_within_concats_have_the_bits_of_realised_ones),
         TEST_ENTRY(sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones),
         TEST_ENTRY(convolutions_have_the_bits_of_narrower_vectors_and_of_one_thread),
+        TEST_ENTRY(choices_by_a_number_of_each_row_are_those_of_the_realised_condition),
         TEST_ENTRY(short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path)
     };
     static const char *const isas[] = { "avx512", "avx2", "base" };
