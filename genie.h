@@ -21925,17 +21925,47 @@ GN__COLD_END
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
+/* Which of n elements that lie one behind the other are not 0; false: of a dtype that is converted first. */
+#define GN__FLAGS(T)                                        \
+    do {                                                    \
+        const T *x = (const T *)(const void *)p;            \
+        for (int64_t i = 0; i < n; i++) set[i] = x[i] != 0; \
+        return true;                                        \
+    } while (0)
+#define GN__DEFINE_FLAGS(S, attribute)                                                                     \
+    attribute static bool gn__set_flags_##S(uint8_t *restrict set, gn_dtype d, const char *p, int64_t n) { \
+        if (d == GN_F32) GN__FLAGS(float);                                                                 \
+        if (d == GN_F64) GN__FLAGS(double);                                                                \
+        if (gn__is_float(d)) return false;                                                                 \
+        switch (gn__bytes_of(d)) {                                                                         \
+        case 1: GN__FLAGS(uint8_t);                                                                        \
+        case 2: GN__FLAGS(uint16_t);                                                                       \
+        case 4: GN__FLAGS(uint32_t);                                                                       \
+        case 8: GN__FLAGS(uint64_t);                                                                       \
+        default: return false;                                                                             \
+        }                                                                                                  \
+    }
+GN__DEFINE_FLAGS(base, )
+#if GN__X86
+GN__DEFINE_FLAGS(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_FLAGS
+#undef GN__FLAGS
+
 /* Which of n elements, at most GN__CHUNK, are not 0. */
-static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t stride, int64_t n) {
+static void gn__set_flags(gn__isa isa, uint8_t *set, gn_dtype d, const char *p, int64_t stride, int64_t n) {
     union {
         float s[GN__CHUNK];
         double f[GN__CHUNK];
         int32_t w[GN__CHUNK];
         int64_t i[GN__CHUNK];
     } x;
-    if (gn__bytes_of(d) == 1 && stride == 1)
-        for (int64_t i = 0; i < n; i++) set[i] = p[i] != 0;
-    else if (gn__dtypes[d].compute == GN__I32) {
+#if GN__X86
+    if (stride == 1 && isa >= GN__ISA_AVX2 && gn__set_flags_avx2(set, d, p, n)) return;
+#endif
+    (void)isa;
+    if (stride == 1 && gn__set_flags_base(set, d, p, n)) return;
+    if (gn__dtypes[d].compute == GN__I32) {
         gn__load_i32(x.w, d, p, stride, n);
         for (int64_t i = 0; i < n; i++) set[i] = x.w[i] != 0;
     } else if (d == GN_F64) {
@@ -21948,6 +21978,12 @@ static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t strid
         gn__load_i64(x.i, d, p, stride, n);
         for (int64_t i = 0; i < n; i++) set[i] = x.i[i] != 0;
     }
+}
+
+static int64_t gn__count_flags(const uint8_t *set, int64_t n) {
+    int32_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += set[i];
+    return count;
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -21980,23 +22016,70 @@ static int64_t gn__nonzero_put(const uint8_t *set, int64_t n, const int64_t *at,
     return found;
 }
 
-static gn_result gn__cpu_nonzero(const gn__call *c) {
+/* Elements [begin, end): puts the places of those that are not 0 behind `found`, or counts them; how many are then found,
+   at most one more than `bound`, behind which nothing is written. */
+static int64_t gn__nonzero_walk(const gn__call *c, int64_t begin, int64_t end, bool puts, int64_t found,
+                                int64_t bound) {
     const gn_view *in = &c->in[0];
     int rank = in->rank, last = GN__MAX(rank - 1, 0);
-    int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype),
-            inner = rank ? in->dims[last] : 1, stride = rank ? in->strides[last] : 1, at[GN_MAX_RANK];
-    int64_t *out = (int64_t *)(void *)c->out.p;
+    int64_t bytes = (int64_t)gn__bytes_of(in->dtype), inner = rank ? in->dims[last] : 1,
+            stride = rank ? in->strides[last] : 1, at[GN_MAX_RANK];
     uint8_t set[GN__CHUNK];
-    for (int64_t row = 0; n && row < n / inner && found <= bound; row++) {
+    for (int64_t row = begin / inner, i = begin % inner; row * inner < end && found <= bound; row++, i = 0) {
         const char *p = in->p + gn__view_offset(in, last, row) * bytes;
+        int64_t stop = GN__MIN(inner, end - row * inner);
         for (int64_t k = last - 1, left = row; k >= 0; left /= in->dims[k--]) at[k] = left % in->dims[k];
-        if ((row & 0xff) == 0xff && gn__pool_stops(c->pool)) return GN_OK;
-        for (int64_t i = 0, m; i < inner && found <= bound && !(i && gn__pool_stops(c->pool)); i += m) {
-            m = GN__MIN(inner - i, (int64_t)GN__CHUNK);
-            gn__set_flags(set, in->dtype, p + i * stride * bytes, stride, m);
-            found = gn__nonzero_put(set, m, at, rank, i, out, found, bound);
+        if ((row & 0xff) == 0xff && gn__pool_stops(c->pool)) return found;
+        for (int64_t m; i < stop && found <= bound && !(i && gn__pool_stops(c->pool)); i += m) {
+            m = GN__MIN(stop - i, (int64_t)GN__CHUNK);
+            gn__set_flags(c->pool ? c->pool->isa : GN__ISA_BASE, set, in->dtype, p + i * stride * bytes, stride, m);
+            if (puts) found = gn__nonzero_put(set, m, at, rank, i, (int64_t *)(void *)c->out.p, found, bound);
+            else found += gn__count_flags(set, m);
         }
     }
+    return found;
+}
+
+/* Parts of all elements, for threads: first they count, then each knows where it puts. */
+enum { GN__NONZERO_PART = 1 << 15 };
+typedef struct gn__nonzeros {
+    const gn__call *c;
+    int64_t n, *found; /* of each part, counted; then before it, and of all */
+    bool puts;
+} gn__nonzeros;
+static void gn__nonzero_range(void *arg, int64_t begin, int64_t end) {
+    gn__nonzeros *j = (gn__nonzeros *)arg;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t from = p * GN__NONZERO_PART, to = GN__MIN(from + GN__NONZERO_PART, j->n);
+        if (j->puts) (void)gn__nonzero_walk(j->c, from, to, true, j->found[p], j->found[p + 1]);
+        else j->found[p] = gn__nonzero_walk(j->c, from, to, false, 0, INT64_MAX);
+    }
+}
+
+/* How many there are, at most one more than there is room for; their places are put. */
+static int64_t gn__nonzero_all(const gn__call *c, int64_t n) {
+    int64_t parts = (n + GN__NONZERO_PART - 1) / GN__NONZERO_PART, bound = c->out.dims[0], total = 0;
+    gn__nonzeros j = { .c = c, .n = n };
+    if (n && c->pool && c->pool->n_threads && parts > 1)
+        j.found = (int64_t *)gn__alloc_many((uint64_t)parts + 1, 1, sizeof *j.found);
+    if (!j.found) return n ? gn__nonzero_walk(c, 0, n, true, 0, bound) : 0;
+    memset(j.found, 0, (size_t)(parts + 1) * sizeof *j.found); /* where a cancel leaves some out */
+    gn__pool_for(c->pool, parts, 1, gn__nonzero_range, &j);
+    for (int64_t p = 0, own; p <= parts; p++, total += own) {
+        own = j.found[p];
+        j.found[p] = total;
+    }
+    j.puts = true;
+    if (total <= bound && !gn__pool_stops(c->pool)) gn__pool_for(c->pool, parts, 1, gn__nonzero_range, &j);
+    gn_free(j.found);
+    return total;
+}
+
+static gn_result gn__cpu_nonzero(const gn__call *c) {
+    int rank = c->in[0].rank;
+    int64_t bound = c->out.dims[0], found = gn__nonzero_all(c, gn__view_count(&c->in[0]));
+    int64_t *out = (int64_t *)(void *)c->out.p;
+    if (gn__pool_stops(c->pool)) return GN_OK;
     if (found > bound)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
     for (int64_t i = found * rank; i < bound * rank; i++) out[i] = -1;
@@ -29373,7 +29456,9 @@ static void gn__ahead_fetch(const gn__ahead *ahead, uint32_t begin, uint32_t end
 #endif
 }
 
-enum { GN__STREAM_BYTES = 16 << 20 };
+/* Results that are written past the caches; several threads write into the cache they share faster than to memory, and
+   larger ones fit. */
+enum { GN__STREAM_BYTES = 16 << 20, GN__STREAM_BYTES_SHARED = 40 << 20 };
 
 /* Copies a tile to memory (64-byte aligned) without reading that memory into the cache first. */
 #if GN__X86
@@ -29859,6 +29944,21 @@ GN__TARGET_AVX512 static void gn__cast_words(char *to, gn_dtype d, const char *x
 #undef GN__CAST_WORDS
 }
 
+/* n elements, a multiple of 16, of i8, u8 or bool to f32 or i32. */
+GN__TARGET_AVX512 static void gn__cast_bytes(char *to, gn_dtype d, const char *x, gn_dtype from, int64_t n) {
+    typedef char bytes __attribute__((vector_size(16), may_alias, aligned(1)));
+    typedef uint32_t bits __attribute__((vector_size(64), may_alias, aligned(4)));
+    const bits most = (bits){ 0 } + (from == GN_BOOL ? 1 : 255);
+    for (int64_t i = 0; i < n; i += 16) {
+        bytes o = *(const bytes *)(const void *)(x + i);
+        bits v;
+        if (from == GN_I8) __asm__("vpmovsxbd %1, %0" : "=v"(v) : "v"(o));
+        else __asm__("vpmovzxbd %1, %0\n\tvpminud %2, %0, %0" : "=&v"(v) : "v"(o), "v"(most));
+        if (d == GN_F32) __asm__("vcvtdq2ps %0, %0" : "+v"(v));
+        *(bits *)(void *)(to + 4 * i) = v;
+    }
+}
+
 /* n elements, a multiple of 8, of f64 to i32. */
 GN__TARGET_AVX512 static void gn__cast_doubles(char *to, const char *x, int64_t n) {
     typedef double wide __attribute__((vector_size(64), may_alias, aligned(8)));
@@ -29888,15 +29988,17 @@ static bool gn__loop_casts(const gn__loop *j, char *const *own, int64_t at, int6
          narrows = (bytes && to == GN_BF16) || (from == GN_F64 && to == GN_F16),
          words = (from == GN_I32 && (to == GN_I8 || to == GN_U8 || to == GN_BF16)) ||
                  ((from == GN_I32 || from == GN_F32) && to == GN_BOOL),
-         whole = (halves || from == GN_F32) && to == GN_I32, doubles = from == GN_F64 && to == GN_I32;
+         whole = (halves || from == GN_F32) && to == GN_I32, doubles = from == GN_F64 && to == GN_I32,
+         unpacks = (bytes || from == GN_BOOL) && (to == GN_F32 || to == GN_I32);
     if (j->run->cpu->pool.isa != GN__ISA_AVX512 || step->n_instrs != 1 || step->n_loads != 1 || in->op != GN_OP_CAST ||
-        !(widens || singles || narrows || words || whole || doubles) || load->constant)
+        !(widens || singles || narrows || words || whole || doubles || unpacks) || load->constant)
         return false;
     const char *x = gn__flat_place(&load->view, gn__dtypes[from].narrow, gn__loop_memory(j, load), at, n);
     char *out = j->out.p + at * (int64_t)gn__bytes_of(to), *y = j->streams ? own[step->out] : out;
     if (x && words) gn__cast_words(y, to, x, from, n);
     else if (x && whole) gn__cast_to_i32(y, x, from, n);
     else if (x && doubles) gn__cast_doubles(y, x, n);
+    else if (x && unpacks) gn__cast_bytes(y, to, x, from, n);
     else if (x && singles && halves) gn__load_f32((float *)(void *)y, from, x, 1, n);
     else if (x && singles) gn__store_f32((const float *)(const void *)x, to, y, 1, n);
     else if (x && narrows) gn__cast_to_halves((uint16_t *)(void *)y, x, from, n);
@@ -30393,7 +30495,8 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     if (gn__run_parted(r, &j)) return GN_OK;
     int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
-                gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
+                gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >=
+                    (r->cpu->pool.n_threads ? GN__STREAM_BYTES_SHARED : GN__STREAM_BYTES);
     j.fetches = !j.streams && gn__loop_bytes(&j) >= GN__AHEAD_BYTES;
     /* registers are allocated and filled for each range */
     int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1)), least = 16 * GN__TILE_N / j.tile;

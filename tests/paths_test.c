@@ -903,6 +903,34 @@ static void check_parted(void) {
     }
 }
 
+/* ---- places of what is not 0, which threads put side by side ---- */
+
+enum { PLACES = 3 * 41 * 1000 };
+
+/* Of a (3,41,1000) tensor, or every third of its columns, with room for `spare` more than there are. */
+static void check_places(gn_dtype d, int density, bool sliced, int64_t spare, uint32_t threads) {
+    static double x[PLACES];
+    static int64_t want[(PLACES + 8) * 3], made[(PLACES + 8) * 3];
+    int64_t found = 0, step = sliced ? 3 : 1;
+    for (int64_t i = 0; i < PLACES; i++) {
+        x[i] = test_random_int(1, 8) <= density ? (double)test_random_int(1, 9) : 0;
+        if (x[i] == 0 || i % 1000 % step) continue;
+        want[3 * found] = i / 41000, want[3 * found + 1] = i / 1000 % 41, want[3 * found++ + 2] = i % 1000 / step;
+    }
+    int64_t bound = found + spare < 0 ? 0 : found + spare;
+    for (int64_t i = 3 * found; i < 3 * bound; i++) want[i] = -1;
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
+    gn_tensor t = gn_cast(gn_data(g, GN_F64, GN_SHAPE(3, 41, 1000), x), d);
+    CHECK_RESULT(gn_realize(&t, 1), GN_OK);
+    gn_tensor places = gn_nonzero(sliced ? gn_slice(t, 2, 0, GN_END, 3) : t, bound);
+    bool fits = bound >= found;
+    CHECK_RESULT(gn_read(places, made, (size_t)bound * 3 * sizeof *made), fits ? GN_OK : GN_INDEX_OUT_OF_RANGE);
+    if (fits && memcmp(made, want, (size_t)bound * 3 * sizeof *made) != 0)
+        test_fail(__FILE__, __LINE__, "%s, %d of 8%s, %u threads: other places", gn_dtype_name(d), density,
+                  sliced ? ", sliced" : "", threads);
+    gn_close(g);
+}
+
 /* ---- operands that are broadcast along rows ---- */
 
 enum { RUN_OPS = 7 };
@@ -992,6 +1020,15 @@ static void short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_
     }
 }
 
+static void places_of_what_is_not_0_are_those_of_a_plain_loop(void) {
+    static const gn_dtype kinds[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_BOOL, GN_I8, GN_I16, GN_I32, GN_I64, GN_U64 };
+    static const int densities[] = { 0, 1, 5, 8 };
+    for (int k = 0; k < TEST_COUNT(kinds) * TEST_COUNT(densities); k++)
+        for (uint32_t threads = 1; threads <= 3; threads++)
+            check_places(kinds[k / TEST_COUNT(densities)], densities[k % TEST_COUNT(densities)],
+                         test_random_int(0, 1) == 1, test_random_int(-1, 8), threads);
+}
+
 static void choices_by_a_number_of_each_row_are_those_of_the_realised_condition(void) {
     fill_numbers();
     check_parted();
@@ -1008,6 +1045,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(concats_within_concats_have_the_bits_of_realised_ones),
         TEST_ENTRY(sums_of_squares_and_extremes_of_bytes_have_the_bits_of_realised_ones),
         TEST_ENTRY(convolutions_have_the_bits_of_narrower_vectors_and_of_one_thread),
+        TEST_ENTRY(places_of_what_is_not_0_are_those_of_a_plain_loop),
         TEST_ENTRY(choices_by_a_number_of_each_row_are_those_of_the_realised_condition),
         TEST_ENTRY(short_ops_in_a_row_have_the_bits_of_each_alone_on_every_instruction_path)
     };
