@@ -14599,6 +14599,7 @@ typedef struct gn__gemv {
     int64_t threads, room;          /* a room for running sums for each thread, of so many floats */
     float *rooms;
     gn__atomic *taken; /* which rooms are; begins the block that rooms and sums lie in */
+    double *parts;     /* of few long results the sums of all pieces; or NULL */
 } gn__gemv;
 
 static const char *gn__gemv_row(const gn__gemv *j, int64_t row, int64_t at) {
@@ -14705,6 +14706,36 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                                  GN__MIN(terms - q, piece), j->streams && j->n < 8 ? 3 : m);
                 }
             }
+        }
+    }
+}
+
+/* A few long results: threads share the pieces of each, whose sums are then added up in the order that one thread would
+   add them in. */
+static bool gn__gemv_is_shared(const gn__gemv *j) {
+    bool kernel = j->g->dtype == GN_F32 || j->wide || j->kernels->dot16[j->g->dtype == GN_BF16];
+    return kernel && j->streams && j->threads > 1 && j->n < 2 * j->threads && j->wk == 1 && !j->lead;
+}
+
+/* Task t of j->parts: GN__GEMV_PIECES pieces of a result. */
+static void gn__gemv_parts_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemv *j = (const gn__gemv *)arg;
+    double few[GN__GEMV_TERMS], lost[GN__GEMV_PIECES];
+    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE,
+            bytes = (int64_t)gn__bytes_of(j->g->dtype), blocks = (j->pieces + GN__GEMV_PIECES - 1) / GN__GEMV_PIECES;
+    for (int64_t t = begin; t < end && !gn__pool_stops(j->g->pool); t++) {
+        int64_t p = t % blocks * GN__GEMV_PIECES, at = p * piece,
+                terms = GN__MIN(j->g->k - at, GN__GEMV_PIECES * piece), whole = terms / piece;
+        const char *b = gn__gemv_row(j, t / blocks, at);
+        for (int64_t r = 0; r < j->few; r++) {
+            const char *x = gn__gemv_few(j, few, r, at, terms);
+            double *to = j->parts + (r * j->n + t / blocks) * j->pieces + p;
+            memset(to, 0, (size_t)GN__MIN(j->pieces - p, (int64_t)GN__GEMV_PIECES) * sizeof *to);
+            memset(lost, 0, sizeof lost);
+            gn__gemv_dot(j, to, lost, 1, 0, x, piece, b, j->g->dtype, piece, whole, piece, j->n < 8 ? 3 : whole);
+            if (whole * piece < terms)
+                gn__gemv_dot(j, to + whole, lost, 1, 0, x + whole * piece * size, piece, b + whole * piece * bytes,
+                             j->g->dtype, piece, 1, terms - whole * piece, 1);
         }
     }
 }
@@ -14823,6 +14854,14 @@ static void gn__gemv_sums(gn__gemv *j, gn__pool *pool) {
 
 /* Results [col, col + n) along rows, down them, or of their sums piece by piece. */
 static void gn__gemv_totals(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
+    for (int64_t r = 0; r < j->few && j->parts; r++)
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t p = 0; p < j->pieces; p++) {
+                const double *part = j->parts + (r * j->n + col + i) * j->pieces + p;
+                if (j->wide) gn__gemv_join(total + r * n + i, lost + r * n + i, part, 1);
+                else total[r * n + i] += *part;
+            }
+    if (j->parts) return;
     if (!j->sums) {
         if (j->dense) gn__gemv_dense(j, total, lost, col, n);
         else if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
@@ -14905,11 +14944,18 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
     }
     /* rows that do not lie over one another: the sums are a small part of what the matrix takes */
     if (j.streams && !wide && j.wn == 1 && j.wk >= j.n && !j.lead && j.n >= 8) gn__gemv_sums(&j, pool);
+    if (gn__gemv_is_shared(&j)) {
+        j.pieces = (g->k + (wide ? GN__PIECE64 : GN__PIECE) - 1) / (wide ? GN__PIECE64 : GN__PIECE);
+        j.parts = (double *)gn__alloc_many((uint64_t)(j.few * j.n), (uint64_t)j.pieces, sizeof *j.parts);
+        int64_t blocks = (j.pieces + GN__GEMV_PIECES - 1) / GN__GEMV_PIECES;
+        if (j.parts) gn__pool_for(pool, j.n * blocks, 8, gn__gemv_parts_range, &j);
+    }
     int64_t share = (j.n + 4 * j.threads - 1) / (4 * j.threads);
     j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), GN__GEMV_N / j.few / 64 * 64);
     int64_t terms = j.sums ? j.pieces : GN__MIN(g->k, 16384);
     gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(terms * j.few * j.width, 1), gn__gemv_range,
                  &j);
+    gn_free(j.parts);
     gn_free(j.taken);
     gn_free(room);
     return true;
@@ -22016,8 +22062,8 @@ static int64_t gn__nonzero_put(const uint8_t *set, int64_t n, const int64_t *at,
     return found;
 }
 
-/* Elements [begin, end): puts the places of those that are not 0 behind `found`, or counts them; how many are then found,
-   at most one more than `bound`, behind which nothing is written. */
+/* Elements [begin, end): puts the places of those that are not 0 behind `found`, or counts them. How many are found
+   then, one more than `bound` at most, behind which nothing is written. */
 static int64_t gn__nonzero_walk(const gn__call *c, int64_t begin, int64_t end, bool puts, int64_t found,
                                 int64_t bound) {
     const gn_view *in = &c->in[0];

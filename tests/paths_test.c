@@ -662,6 +662,25 @@ static void check_large(const int *shape) {
     }
 }
 
+enum { LONG = 1100000, LONG_ROWS = 2 };
+/* A few products of long vectors, whose pieces threads share. */
+static void check_long(gn_dtype d, int rows, int n, int64_t depth) {
+    static double x[LONG_ROWS * LONG];
+    double want[16], made[16];
+    for (int64_t i = 0; i < TEST_COUNT(x); i++) x[i] = numbers[(i * 7 + i / 1000) % TEST_COUNT(numbers)];
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
+        gn_tensor a = gn_cast(gn_data(g, GN_F64, GN_SHAPE(rows, depth), x), d),
+                  b = gn_cast(gn_data(g, GN_F64, GN_SHAPE(n, depth), x + 77), d);
+        gn_tensor y = gn_cast(gn_matmul(a, gn_transpose(b, 0, 1)), GN_F64);
+        CHECK_RESULT(gn_read(y, threads > 1 ? made : want, (size_t)(rows * n) * sizeof *made), GN_OK);
+        gn_close(g);
+        if (threads > 1 && memcmp(made, want, (size_t)(rows * n) * sizeof *made) != 0)
+            test_fail(__FILE__, __LINE__, "%s, %d by %d products of %lld: %u threads have other bits", gn_dtype_name(d),
+                      rows, n, (long long)depth, threads);
+    }
+}
+
 /* ---- what is made within its only reader: the same bits as realised ---- */
 
 /* A tensor of at least 4 x 6 and what is made of it `depth` times: parts put side by side, padded, or seen another
@@ -1000,6 +1019,9 @@ static void check_runs(void) {
 static void columns_of_a_large_matrix_have_equal_bits_alone_and_among_others(void) {
     fill_numbers();
     for (int i = 0; i < TEST_COUNT(large_shapes); i++) check_large(large_shapes[i]);
+    for (int i = 0; i < TEST_COUNT(dtypes); i++)
+        for (int n = 1; n <= 3; n++)
+            check_long(dtypes[i], (int)test_random_int(1, LONG_ROWS), n, (LONG - 1000) / n - test_random_int(0, 300));
 }
 
 static void concats_within_concats_have_the_bits_of_realised_ones(void) {
