@@ -22087,25 +22087,25 @@ static int64_t gn__nonzero_walk(const gn__call *c, int64_t begin, int64_t end, b
 }
 
 /* Parts of all elements, for threads: first they count, then each knows where it puts. */
-enum { GN__NONZERO_PART = 1 << 15 };
+enum { GN__NONZERO_PART = 1 << 15, GN__NONZERO_PARTS = 1 << 12 };
 typedef struct gn__nonzeros {
     const gn__call *c;
-    int64_t n, *found; /* of each part, counted; then before it, and of all */
+    int64_t n, part, *found; /* of each part, counted; then before it, and of all */
     bool puts;
 } gn__nonzeros;
 static void gn__nonzero_range(void *arg, int64_t begin, int64_t end) {
     gn__nonzeros *j = (gn__nonzeros *)arg;
     for (int64_t p = begin; p < end; p++) {
-        int64_t from = p * GN__NONZERO_PART, to = GN__MIN(from + GN__NONZERO_PART, j->n);
+        int64_t from = p * j->part, to = GN__MIN(from + j->part, j->n);
         if (j->puts) (void)gn__nonzero_walk(j->c, from, to, true, j->found[p], j->found[p + 1]);
-        else j->found[p] = gn__nonzero_walk(j->c, from, to, false, 0, INT64_MAX);
+        else j->found[p] = gn__nonzero_walk(j->c, from, to, false, 0, j->c->out.dims[0]);
     }
 }
 
 /* How many there are, at most one more than there is room for; their places are put. */
 static int64_t gn__nonzero_all(const gn__call *c, int64_t n) {
-    int64_t parts = (n + GN__NONZERO_PART - 1) / GN__NONZERO_PART, bound = c->out.dims[0], total = 0;
-    gn__nonzeros j = { .c = c, .n = n };
+    gn__nonzeros j = { .c = c, .n = n, .part = GN__MAX(n / GN__NONZERO_PARTS + 1, (int64_t)GN__NONZERO_PART) };
+    int64_t parts = n / j.part + 1, bound = c->out.dims[0], total = 0;
     if (n && c->pool && c->pool->n_threads && parts > 1)
         j.found = (int64_t *)gn__alloc_many((uint64_t)parts + 1, 1, sizeof *j.found);
     if (!j.found) return n ? gn__nonzero_walk(c, 0, n, true, 0, bound) : 0;
