@@ -17021,16 +17021,20 @@ static gn_result gn__first_outside(const gn__call *c, const gn_view *index, int6
     return GN_OK;
 }
 
-/* Divided along the longest dim; a scatter only where no two threads meet at one place. */
+/* Divided along the first dim that is long enough for all threads, or the longest; a scatter only where no two threads
+   meet at one place. */
 static gn_result gn__indexed_run(const gn__call *c, gn__indexed *k, const gn_view *index) {
     gn__atomic failed;
     gn__atomic_store(&failed, 0);
     if (k->count == 0) return gn__first_outside(c, index, k->size);
     gn__indexed_arrange(k);
+    int64_t threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1;
     int split = -1;
-    for (int i = 0; i < k->rank; i++)
-        if ((k->gathers || k->t[i]) && (split < 0 || k->dims[i] > k->dims[split])) split = i;
-    int64_t threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1, n = split < 0 ? 1 : k->dims[split];
+    for (int i = 0; i < k->rank; i++) {
+        bool shares = split >= 0 && k->dims[split] >= 8 * threads; /* further out, so that what is inside stays long */
+        if ((k->gathers || k->t[i]) && !shares && (split < 0 || k->dims[i] > k->dims[split])) split = i;
+    }
+    int64_t n = split < 0 ? 1 : k->dims[split];
     int64_t grain = GN__MAX(GN__PICKS * 64 / (k->count / n), 1);
     if (split < 0) grain = n = k->dims[split = k->along];
     if (split > k->along) grain = GN__MAX(grain, (n + threads - 1) / threads); /* rows stay long */
@@ -30139,8 +30143,8 @@ static bool gn__loop_outer(const gn__loop *j, const gn_load *number, const gn_lo
     const char *element =
         gn__loop_memory(j, number) + gn__view_offset(v, v->rank - 1, at / v->dims[v->rank - 1]) * (int64_t)bytes;
     memcpy(&by, element, bytes);
-    GN__UNROLL for (int i = 1; i < 4 && bytes == 8; i++) by.whole[i] = by.whole[0];
-    GN__UNROLL for (int i = 1; i < 8 && bytes == 4; i++) by.half[i] = by.half[0];
+    if (bytes == 4) by.half[1] = by.half[0];
+    by.whole[1] = by.whole[2] = by.whole[3] = by.whole[0];
     return x && gn__loop_by(in, j->run->cpu->pool.isa, j->steady, j->out.p + at * (int64_t)bytes,
                             (const void *const[]){ first ? (const void *)&by : x, first ? x : (const void *)&by }, n);
 }
