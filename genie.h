@@ -14678,13 +14678,19 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t
 enum { GN__GEMV_N = 2048, GN__GEMV_DEEP = 1 << 18 };
 enum { GN__GEMV_STREAM = 1 << 21, GN__GEMV_NEAR = 512 }; /* bytes; of rows of which four lie near each other */
 
+/* Whether a kernel reads rows as they lie. */
+static bool gn__gemv_is_direct(const gn__gemv *j) {
+    gn_dtype d = j->g->dtype;
+    return j->wk == 1 && (d == GN_F32 || d == GN_F64 || j->kernels->dot16[d == GN_BF16]);
+}
+
 /* Results [col, col + n) along rows: four rows at a time, one by many pieces, or, where the other side is as long and
    read once, piece by piece. */
 static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     double room[GN__GEMV_TERMS], few[GN__GEMV_TERMS];
     gn_dtype d = j->g->dtype;
     int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, outs, terms;
-    bool direct = j->wk == 1 && (d == GN_F32 || d == GN_F64 || j->kernels->dot16[d == GN_BF16]);
+    bool direct = gn__gemv_is_direct(j);
     for (int64_t i = 0; i < n; i += outs) {
         outs = n - i < 4 || j->lead || (j->streams && j->wn * (int64_t)gn__bytes_of(d) > GN__GEMV_NEAR) ? 1 : 4;
         for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += terms) {
@@ -14713,8 +14719,7 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
 /* A few long results: threads share the pieces of each, whose sums are then added up in the order that one thread would
    add them in. */
 static bool gn__gemv_is_shared(const gn__gemv *j) {
-    bool kernel = j->g->dtype == GN_F32 || j->wide || j->kernels->dot16[j->g->dtype == GN_BF16];
-    return kernel && j->streams && j->threads > 1 && j->n < 2 * j->threads && j->wk == 1 && !j->lead;
+    return gn__gemv_is_direct(j) && j->streams && j->threads > 1 && j->n < 2 * j->threads && !j->lead;
 }
 
 /* Task t of j->parts: GN__GEMV_PIECES pieces of a result. */
@@ -14740,11 +14745,19 @@ static void gn__gemv_parts_range(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* Fills j->parts, or leaves it NULL where there is no memory. */
+static void gn__gemv_parts(gn__gemv *j, gn__pool *pool) {
+    int64_t piece = j->wide ? GN__PIECE64 : GN__PIECE;
+    j->pieces = (j->g->k + piece - 1) / piece;
+    j->parts = (double *)gn__alloc_many((uint64_t)(j->few * j->n), (uint64_t)j->pieces, sizeof *j->parts);
+    int64_t tasks = j->n * ((j->pieces + GN__GEMV_PIECES - 1) / GN__GEMV_PIECES);
+    if (j->parts) gn__pool_for(pool, tasks, 8, gn__gemv_parts_range, j);
+}
+
 /* Whether rows are whole pieces and lie one behind the other, so that they are read as one long row is. */
 static bool gn__gemv_is_dense(const gn__gemv *j) {
     int64_t piece = j->wide ? GN__PIECE64 : GN__PIECE;
-    bool kernel = j->g->dtype == GN_F32 || j->wide || j->kernels->dot16[j->g->dtype == GN_BF16];
-    return kernel && j->streams && j->n >= 64 && j->wk == 1 && j->wn == j->g->k && !j->lead && j->g->k % piece == 0 &&
+    return gn__gemv_is_direct(j) && j->streams && j->n >= 64 && j->wn == j->g->k && !j->lead && j->g->k % piece == 0 &&
            j->g->k <= GN__GEMV_DEEP;
 }
 
@@ -14797,16 +14810,17 @@ static void gn__gemv_sums_piece(const gn__gemv *j, int64_t at, int64_t terms, in
     float *line = room + j->few * GN__LANES * slot;
     void (*rowwise)(float *, int64_t, const float *, const void *, int64_t, int64_t, int64_t, bool) =
         d == GN_F32 ? j->kernels->rowwise : j->kernels->rowwise16[d == GN_BF16];
+    bool converts = !rowwise;
+    if (converts) rowwise = j->kernels->rowwise;
     for (int64_t r = 0; r < j->few; r++)
         x[r] = (const float *)(const void *)gn__gemv_few(j, few + r * GN__PIECE, r, at, terms);
     for (int64_t l = 0; l < terms; l += some) {
         const void *b = gn__gemv_row(j, col, at + l);
-        some = rowwise ? GN__MIN(terms - l, (int64_t)GN__LANES) : 1;
-        if (!rowwise) gn__load_f32(line, d, b, 1, n);
+        some = converts ? 1 : GN__MIN(terms - l, (int64_t)GN__LANES);
+        if (converts) gn__load_f32(line, d, b, 1, n);
         for (int64_t r = 0; r < j->few; r++) {
             float *to = room + (r * GN__LANES + l % GN__LANES) * slot;
-            (rowwise ? rowwise : j->kernels->rowwise)(to, slot, x[r] + l, rowwise ? b : line, j->wk, some, n,
-                                                      l < GN__LANES);
+            rowwise(to, slot, x[r] + l, converts ? line : b, j->wk, some, n, l < GN__LANES);
         }
     }
     for (int64_t r = 0; r < j->few; r++) {
@@ -14944,12 +14958,7 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
     }
     /* rows that do not lie over one another: the sums are a small part of what the matrix takes */
     if (j.streams && !wide && j.wn == 1 && j.wk >= j.n && !j.lead && j.n >= 8) gn__gemv_sums(&j, pool);
-    if (gn__gemv_is_shared(&j)) {
-        j.pieces = (g->k + (wide ? GN__PIECE64 : GN__PIECE) - 1) / (wide ? GN__PIECE64 : GN__PIECE);
-        j.parts = (double *)gn__alloc_many((uint64_t)(j.few * j.n), (uint64_t)j.pieces, sizeof *j.parts);
-        int64_t blocks = (j.pieces + GN__GEMV_PIECES - 1) / GN__GEMV_PIECES;
-        if (j.parts) gn__pool_for(pool, j.n * blocks, 8, gn__gemv_parts_range, &j);
-    }
+    if (gn__gemv_is_shared(&j)) gn__gemv_parts(&j, pool);
     int64_t share = (j.n + 4 * j.threads - 1) / (4 * j.threads);
     j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), GN__GEMV_N / j.few / 64 * 64);
     int64_t terms = j.sums ? j.pieces : GN__MIN(g->k, 16384);
@@ -30473,8 +30482,9 @@ static void gn__parted_range(void *arg, int64_t begin, int64_t end) {
         for (int side = 0; side < 2; side++) {
             int64_t from = side ? part : at, n = (side ? next : part) - from;
             char *to = p->j->out.p + from * bytes;
-            if (n == 0) continue;
-            if (p->sides[side]) memcpy(to, p->sides[side] + from * bytes, (size_t)(n * bytes));
+            const char *in = p->sides[side] ? p->sides[side] + from * bytes : NULL;
+            if (n == 0 || in == to) continue; /* the result may be made where the side lies */
+            if (in) memcpy(to, in, (size_t)(n * bytes));
             else {
                 memcpy(to, p->values[side], (size_t)bytes);
                 gn__repeat_bytes(to, bytes, n * bytes);
