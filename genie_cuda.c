@@ -100,7 +100,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 42
+#define GN__CU_GENERATOR 43
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -1592,6 +1592,29 @@ static const char shared_text[] =
     "  if (l < PARTS) a.merge(part[l]);\n"
     "  return together<32>(a);\n"
     "}\n"
+    "// The same of PARTS times 256 threads, merged by one warp of each 256, for which the others wait: it takes "
+    "longer, "
+    "and less of the processor, where other blocks have something to do.\n"
+    "template <int PARTS, class A> M A parted_by_one(A a) {\n"
+    "  enum { ALL = PARTS > 4 ? 8 : PARTS > 2 ? 4 : PARTS };\n"
+    "  __shared__ A part[PARTS * 256], whole[PARTS];\n"
+    "  const int row = threadIdx.x / 256, l = threadIdx.x % 256;\n"
+    "  A some[ALL > 4 ? ALL : 4];\n"
+    "  part[threadIdx.x] = a;\n"
+    "  __syncthreads();\n"
+    "  if (l < 32) {\n"
+    "    UNROLL for (int k = 0; k < 4; k++) { some[k] = part[row * 256 + k * 32 + l]; some[k].merge(part[row * 256 + "
+    "(k "
+    "+ 4) * 32 + l]); }\n"
+    "    UNROLL for (int k = 2; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) some[j].merge(some[j + k]);\n"
+    "    UNROLL for (int k = 16; k > 0; k /= 2) some[0].merge(exchange(some[0], k));\n"
+    "    if (l == 0) whole[row] = some[0];\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int k = 0; k < ALL; k++) if (k < PARTS) some[k] = whole[k]; else some[k].init();\n"
+    "  UNROLL for (int k = ALL / 2; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) some[j].merge(some[j + k]);\n"
+    "  return some[0];\n"
+    "}\n"
     "// The largest is the same in any order: by warps first, which takes less time.\n"
     "template <int TY, class C> M max_of<C> together(max_of<C> a) {\n"
     "  UNROLL for (int k = (TY < 32 ? TY : 32) / 2; k > 0; k /= 2) a.merge(exchange(a, k));\n"
@@ -2691,9 +2714,9 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 
 /* ---- reductions ---- */
 
-/* elements of a row that 256 threads take well; of a longer one, parts, of which one block takes so many. Of blocks in
+/* elements of a row that 256 threads take well, and of one of 16 bits; of a longer one, parts, of which one block takes so many. Of blocks in
    clusters: how many share a row at most, elements of a part at least, and parts of all rows at most. */
-enum { ROW_WIDEST = 8192, ROW_PARTS = 4, ROW_CLUSTER = 8, ROW_PART = 12288, ROW_BLOCKS = 4224 };
+enum { ROW_WIDEST = 8192, ROW_NARROW = 4096, ROW_PARTS = 4, ROW_CLUSTER = 8, ROW_PART = 12288, ROW_BLOCKS = 4224 };
 
 /* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a
    part by `lanes` of them, `vector` neighbours to each in turn, of which halves are joined first. How many threads have
@@ -2860,12 +2883,13 @@ typedef struct row_kernel {
     row_order order;
     int tx, ty, lanes;
     int cluster, own;                  /* blocks that share a row's parts; parts that one of them has */
-    bool small, keeps;                 /* keeps: what is read stays in registers */
+    bool small, keeps, by_one;         /* keeps: what is read stays in registers; by_one: see parted_by_one */
     int64_t staged[ROW_LOADS], shared; /* 1 + where in shared memory a row of it stays, 0: nowhere; bytes of that */
-    bool held[ROW_STEPS];              /* the value stands in the place of an input */
-    uint32_t home[ROW_STEPS];          /* 1 + the staged load whose place in shared memory the value takes, 0: none */
-    uint32_t given; /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
-    int64_t often;  /* rows that one block computes at a time then */
+    int64_t few[ROW_LOADS]; /* elements of which a row's are repeats, copied to shared memory at its begin; 0: not so */
+    bool held[ROW_STEPS];   /* the value stands in the place of an input */
+    uint32_t home[ROW_STEPS]; /* 1 + the staged load whose place in shared memory the value takes, 0: none */
+    uint32_t given;           /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
+    int64_t often;            /* rows that one block computes at a time then */
 } row_kernel;
 
 static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
@@ -3005,10 +3029,11 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
         const char *at = width == V ? "r" : "r + v";
         if (width < V || V == 1)
             put(b, "      UNROLL for (int v = 0; v < %lld; v += %lld)", (long long)V, (long long)width);
-        if (width == 1) put(b, " w%u%s[v] = p%u[", i, suffix, i);
+        const char *from = k->few[i] ? "few" : "p";
+        if (width == 1) put(b, " w%u%s[v] = %s%u[", i, suffix, from, i);
         else if (same)
-            put(b, "      UNROLL for (int u = 0; u < %lld; u++) w%u%s[%su] = p%u[", (long long)width, i, suffix,
-                width == V ? "" : "v + ", i);
+            put(b, "      UNROLL for (int u = 0; u < %lld; u++) w%u%s[%su] = %s%u[", (long long)width, i, suffix,
+                width == V ? "" : "v + ", from, i);
         else put(b, "      vload_wide<%lld>(w%u%s%s, p%u + ", (long long)width, i, suffix, width == V ? "" : " + v", i);
         put_offset(b, &load->reduced, at, k->small);
         put(b, width == 1 || same ? "];\n" : ");\n");
@@ -3352,13 +3377,25 @@ static bool is_row_reduction(const emit *e, const row_group *g) {
     return reductions == 1;
 }
 
+/* What is summed first is of 16 bits, which a cast widens. */
+static bool row_sums_widened(const row_kernel *k) {
+    const emit *e = k->e;
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (!row_summed(e, k->g, m)) continue;
+        const uint32_t from = e->layout->lay[input(e, k->g->steps[m].step->node, 0)].base;
+        return node_is(e, from, GN_OP_CAST) && types[view_of(e, input(e, from, 0))->dtype].bytes == 2;
+    }
+    return false;
+}
+
 /* Of long rows eight elements are taken at once, 16 bytes where memory has 16 bits, and blocks share them: parts so
    short that what several of them keep fits an SM, and so many at most that all blocks take their turn in few waves.
    One reduction alone has no use for it. */
 static void row_order_of_long(const row_kernel *k, row_order *w) {
     const int64_t n = k->g->n, rows = k->e->invariant ? 1 : k->g->rows;
     const bool wide = w->vector == 4 && n % 8 == 0;
-    if (!rows_run_along(k->g) || n <= ROW_WIDEST || is_row_reduction(k->e, k->g)) return;
+    if (!rows_run_along(k->g) || n <= (row_sums_widened(k) ? ROW_NARROW : ROW_WIDEST) || is_row_reduction(k->e, k->g))
+        return;
     if (wide && w->parts == 1) w->vector = 8;
     if (!emit_has_clusters(k->e)) return;
     if (w->parts == 1 && rows >= 4 * emit_processors(k->e)) return; /* a block for each fills the device */
@@ -3622,8 +3659,9 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     if (k->cluster > 1)
         put(b, "    const auto %s = cluster_parted<%d, %u, %s>();\n", name, (int)k->order.parts,
             2 * m + (uint32_t)phase, acc);
-    else if (k->order.parts > 1)
-        put(b, "    const auto %s = parted<%d>(%c%u[0]);\n", name, (int)k->order.parts, phase ? 'z' : 'q', m);
+    else if (k->order.parts > 1 || k->by_one)
+        put(b, "    const auto %s = parted%s<%d>(%c%u[0]);\n", name, k->by_one ? "_by_one" : "", (int)k->order.parts,
+            phase ? 'z' : 'q', m);
     else put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
     else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
@@ -3734,6 +3772,24 @@ static void row_pass_needs(row_kernel *k, uint32_t level, bool *steps, bool *loa
 /* The elements of a row that one block has, or fewer. */
 static int64_t row_in_block(const row_kernel *k) { return k->cluster > 1 ? k->own * k->order.span : k->g->n; }
 
+/* Loads of a few elements that a row repeats, as of a channel's gain: copied while the row is on its way, since whoever
+   reads the first of them later waits for memory. Behind the first join all threads see them. */
+static void row_keeps_few(row_kernel *k) {
+    enum { FEW = 256 };
+    bool steps[ROW_STEPS] = { false }, first[ROW_LOADS] = { false }, same;
+    row_pass_needs(k, 0, steps, first);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        int64_t extent = 1, width = row_width(k, &load->kept, &load->reduced, load->offset, load->dtype, &same);
+        bool forward = load->along && !first[i] && !k->staged[i] && (width == 1 || same);
+        for (int d = 0; d < load->reduced.rank; d++) {
+            extent += (load->reduced.dims[d] - 1) * load->reduced.strides[d];
+            forward = forward && load->reduced.strides[d] >= 0;
+        }
+        k->few[i] = forward && extent <= FEW && extent * 4 <= k->g->n ? extent : 0;
+    }
+}
+
 /* Which loads stay in shared memory from the first walk to the last: those that several read, of a row too long for
    registers, which would come from farther each time. */
 static void row_stages(row_kernel *k) {
@@ -3764,6 +3820,7 @@ static void row_stages(row_kernel *k) {
         if (k->home[m] && !k->staged[k->home[m] - 1]) k->home[m] = 0;
         k->held[m] = false;
     }
+    if (k->shared) row_keeps_few(k);
 }
 
 /* Copies of what is staged, all on their way at once. Each thread reads what it has copied: the first walk begins when
@@ -3792,6 +3849,10 @@ static void put_row_copies(row_kernel *k) {
         }
         put(b, "  }\n  copy_commit();\n");
     }
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        if (k->few[i])
+            put(b, "  __shared__ %s few%u[%lld];\n  if (threadIdx.x < %lld) few%u[threadIdx.x] = p%u[threadIdx.x];\n",
+                types[k->loads[i].dtype].name, i, (long long)k->few[i], (long long)k->few[i], i, i);
 }
 
 /* What the walk of `level` has computed and later ones read from shared memory. */
@@ -3985,6 +4046,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
         snprintf(name, sizeof name, "o%u", m);
         emit_node(e, g->steps[m].step->node, types[view_of(e, g->steps[m].step->node)->dtype].name, false, name);
     }
+    k->by_one = k->ty == 256 && k->lanes == 1 && k->cluster == 1 && g->rows >= 4 * emit_processors(e);
     if (k->cluster > 1) put(&e->body, "  cluster_arrive();\n");
     emit_await(e);
     if (k->cluster > 1)
@@ -12152,7 +12214,7 @@ static void emit_pool(emit *e, uint32_t node) {
     pool_axis axes[3];
     pool_axes_of(e, node, axes);
     const bool shares = axes[0].kernel == 1 && axes[1].dilation == 1 && axes[1].kernel > axes[1].stride;
-    const int64_t up = attrs_of(e, node)[0] == GN_POOL_MAX && shares && axes[1].out > 1 ? 2 : 1;
+    const int64_t up = attrs_of(e, node)[0] == GN_POOL_MAX && shares && axes[1].out > 1 ? 3 : 1;
     put_pool(e, node);
     if (tiled) {
         put(&e->types, ", EVEN = %d", base_offset(e, node) % 4 == 0);
