@@ -1804,6 +1804,29 @@ static void long_rows_agree_with_the_cpu(void) {
     }
 }
 
+/* Norms over so many long rows that each has a block, with gains that a row repeats: b channels of a pictures, side c;
+   form: groups, 0: a batch norm. */
+static gn_tensor build_full_norms(gn_ctx *g, const job *j, void **data) {
+    gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->a, j->b, j->c, j->c), data[0]),
+              gain = gn_data(g, j->d, GN_SHAPE(j->b), data[1]), shift = gn_data(g, j->d, GN_SHAPE(j->b), data[2]);
+    return j->form ? gn_group_norm(x, j->form, gain, shift, 1e-5)
+                   : gn_batch_norm_train(x, gain, shift, 1e-5, NULL, NULL);
+}
+
+static void norms_of_rows_that_fill_the_device_agree_with_the_cpu(void) {
+    static const job jobs[] = { { GN_BF16, 8, 640, 25, 0, 0 },  { GN_F16, 6, 600, 28, 0, 0 },
+                                { GN_F32, 7, 560, 27, 0, 0 },   { GN_BF16, 20, 64, 60, 0, 32 },
+                                { GN_F16, 20, 64, 70, 0, 32 },  { GN_F32, 20, 64, 52, 0, 32 },
+                                { GN_BF16, 20, 512, 20, 0, 32 } };
+    for (int i = 0; i < TEST_COUNT(jobs); i++) {
+        const job *j = &jobs[i];
+        void *data[] = { random_bytes(j->d, j->a * j->b * j->c * j->c, 3), random_bytes(j->d, j->b, 1),
+                         random_bytes(j->d, j->b, 1) };
+        compare("norms of many long rows", build_full_norms, j, data, eps_of(j->d) * 8);
+        for (int k = 0; k < 3; k++) free(data[k]);
+    }
+}
+
 /* Few rows that many blocks share: the first of equals, whatever block has it; the first NaN before all else; what is
    nowhere above -inf; alone and behind a loop. */
 static void the_best_of_long_rows_agrees_with_the_cpu(void) {
@@ -3447,6 +3470,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu),
     TEST_ENTRY(runs_along_long_rows_agree_with_the_cpu),
     TEST_ENTRY(long_rows_agree_with_the_cpu),
+    TEST_ENTRY(norms_of_rows_that_fill_the_device_agree_with_the_cpu),
     TEST_ENTRY(the_best_of_long_rows_agrees_with_the_cpu),
     TEST_ENTRY(a_loop_takes_more_inputs_than_ever),
     TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
