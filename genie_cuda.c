@@ -12010,6 +12010,88 @@ static const char pool_text[] =
     "    }\n"
     "  }\n"
     "}\n"
+    "// Two elements as whole numbers in their order, zeros alike and NaN above all.\n"
+    "D u32 pool_alike(u32 h, u32 infinity) { return (h & 0x7fff) > infinity ? 0x7fff : h & 0x7fff ? h : 0; }\n"
+    "D u32 pool_signed(u32 w) { return w ^ ((w >> 15 & 0x10001) * 0xffff | 0x80008000u); }\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
+    "D u32 pool_ordered(u32 w, bf16) { asm(\"fma.rn.bf16x2 %0, %0, %1, %2;\" : \"+r\"(w) : \"r\"(0x3f803f80u), "
+    "\"r\"(0u)); return pool_signed(w); }\n"
+    "D u32 pool_ordered(u32 w, f16) { asm(\"fma.rn.f16x2 %0, %0, %1, %2;\" : \"+r\"(w) : \"r\"(0x3c003c00u), "
+    "\"r\"(0u)); return pool_signed(w); }\n"
+    "#else\n"
+    "D u32 pool_ordered(u32 w, bf16) { return pool_signed(pool_alike(w & 0xffff, 0x7f80) | pool_alike(w >> 16, 0x7f80) "
+    "<< 16); }\n"
+    "D u32 pool_ordered(u32 w, f16) { return pool_signed(pool_alike(w & 0xffff, 0x7c00) | pool_alike(w >> 16, 0x7c00) "
+    "<< 16); }\n"
+    "#endif\n"
+    "// As pool_back, of elements of 16 bits that are read where they lie: a thread has eight places of each of DEEP "
+    "rows. Above an element's number stands its own order, below how far from the patch's end it lies, so that the "
+    "largest is the first of the largest.\n"
+    "template <class P> M void pool_back_lines(const typename P::T *x, const typename P::G *src, typename P::G *y) {\n"
+    "  typedef typename P::T T;\n"
+    "  typedef typename P::G G;\n"
+    "  typedef typename P::H H;\n"
+    "  enum { S1 = P::S1, S2 = P::S2, R1 = P::R1, R2 = P::R2, B1 = P::B1, B2 = P::B2, I1 = P::I1, I2 = P::I2, O1 = "
+    "P::O1, O2 = P::O2, DEEP = P::DEEP, EACH = I2 / 8, HIGH = (I1 + DEEP - 1) / DEEP, CHANNELS = P::CHANNELS, ALL = "
+    "P::PLANES * HIGH * EACH, U0 = -((R1 - 1 - B1) / S1), NU = (DEEP - 1 + B1) / S1 - U0 + 1, Z0 = -((R2 - 1 - B2) / "
+    "S2), NZ = (7 + B2) / S2 - Z0 + 1, A0 = U0 * S1 - B1, C0 = Z0 * S2 - B2, ROWS = (NU - 1) * S1 + R1, COLS = (NZ - "
+    "1) * S2 + R2, LEFT = C0 < 0, RIGHT = C0 + COLS > 8 };\n"
+    "  for (u32 i = blockIdx.x * 256 + threadIdx.x; i < (u32)ALL; i += gridDim.x * 256) {\n"
+    "    const int c = (int)(i % EACH) * 8, b = (int)(i / EACH % HIGH) * DEEP, p = (int)(i / (EACH * HIGH));\n"
+    "    const T *from = x + (p / CHANNELS * (int)P::XN + p % CHANNELS * (int)P::XC + c);\n"
+    "    G given[NU][NZ];\n"
+    "    UNROLL for (int u = 0; u < NU; u++) {\n"
+    "      const int w = b / S1 + U0 + u, z = c / S2 + Z0;\n"
+    "      const G *row = src + P::src(p) + (w * O2 + z) * (int)P::SRC;\n"
+    "      UNROLL for (int k = 0; k < NZ; k++) {\n"
+    "        put(given[u][k], (H)0);\n"
+    "        if ((u32)w < (u32)O1 && (u32)(z + k) < (u32)O2) given[u][k] = row[k * (int)P::SRC];\n"
+    "      }\n"
+    "    }\n"
+    "    u32 best[NU][NZ], own[DEEP][8];\n"
+    "    UNROLL for (int l = 0; l < ROWS; l++) {\n"
+    "      const int a = b + A0 + l;\n"
+    "      const bool in = (u32)a < (u32)I1, left = LEFT && in && c > 0, right = RIGHT && in && c + 8 < I2;\n"
+    "      uint4 parts[3];\n"
+    "      u32 key[24];\n"
+    "      UNROLL for (int k = 0; k < 3; k++) {\n"
+    "        const bool is = k == 0 ? left : k == 1 ? in : right;\n"
+    "        parts[k] = zeros();\n"
+    "        if (is) parts[k] = *(const uint4 *)(from + (a * (int)P::X1 + (k - 1) * 8));\n"
+    "        UNROLL for (int j = 0; j < 4; j++) if (k * 8 + 2 * j + 1 >= 8 + C0 && k * 8 + 2 * j < 8 + C0 + COLS) {\n"
+    "          const u32 two = is ? pool_ordered(word_of(parts[k], j), T()) : 0, at = 0xffff - (l * 24 + k * 8 + 2 * "
+    "j);\n"
+    "          key[k * 8 + 2 * j] = two << 16 | at;\n"
+    "          key[k * 8 + 2 * j + 1] = (two & 0xffff0000u) | (at - 1);\n"
+    "        }\n"
+    "      }\n"
+    "      UNROLL for (int v = 0; v < 8; v++) if (A0 + l >= 0 && A0 + l < DEEP) own[(A0 + l) & 7][v] = key[8 + v];\n"
+    "      UNROLL for (int k = 0; k < NZ; k++) {\n"
+    "        u32 most = key[8 + C0 + k * S2];\n"
+    "        UNROLL for (int t = 1; t < R2; t++) { const u32 o = key[8 + C0 + k * S2 + t]; most = o > most ? o : most; "
+    "}\n"
+    "        UNROLL for (int u = 0; u < NU; u++) if (l >= u * S1 && l < u * S1 + R1) best[u][k] = l == u * S1 || most "
+    "> "
+    "best[u][k] ? most : best[u][k];\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < DEEP; r++) {\n"
+    "      G to[8];\n"
+    "      UNROLL for (int v = 0; v < 8; v++) {\n"
+    "        H sum = 0;\n"
+    "        int before = 0;\n"
+    "        UNROLL for (int u = 0; u < NU; u++) UNROLL for (int k = 0; k < NZ; k++) {\n"
+    "          const int d1 = r - A0 - u * S1, d2 = v - C0 - k * S2;\n"
+    "          if (d1 < 0 || d1 >= R1 || d2 < 0 || d2 >= R2) continue;\n"
+    "          if (before++ > 1) { put(to[v], sum); sum = get(to[v]); } // as in pool_back\n"
+    "          if (own[r][v] == best[u][k]) sum = gn_add(sum, get(given[u][k]));\n"
+    "        }\n"
+    "        put(to[v], sum);\n"
+    "      }\n"
+    "      if (b + r < I1) vstore<8>(y + (((i64)p * I1 + b + r) * I2 + c), to);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void pool_each(const typename P::T *x, typename P::U *y) {\n"
     "  typedef typename P::C C;\n"
     "  const i64 OUT = P::O0 * P::O1 * P::O2, ALL = P::PLANES * OUT;\n"
@@ -12270,6 +12352,27 @@ static uint32_t pool_scattered(const emit *e, uint32_t node, pool_form *f) {
     return fits ? at : GN_NO_NODE;
 }
 
+/* A gradient of a pool of planes whose rows are read where they lie: windows share elements, so that to find the
+   largest is most of the work, few of them meet the places of a thread, and none lies wholly outside of x. */
+static bool pool_back_reads_lines(const emit *e, uint32_t node, uint32_t x, const pool_form *f) {
+    enum { ROWS = 8, WINDOWS = 16 };
+    const pool_axis *down = &f->axes[1], *last = &f->axes[2];
+    for (int i = 0; i < 3; i++) {
+        const pool_axis *a = &f->axes[i];
+        if (a->dilation != 1 || a->before >= a->kernel || (a->out - 1) * a->stride - a->before >= a->in) return false;
+    }
+    const int64_t deep = down->stride,
+                  down_windows =
+                      (deep - 1 + down->before) / down->stride + (down->kernel - 1 - down->before) / down->stride + 1,
+                  windows = (7 + last->before) / last->stride + (last->kernel - 1 - last->before) / last->stride + 1;
+    const bool shares = down->kernel > down->stride || last->kernel > last->stride;
+    return shares && types[view_of(e, x)->dtype].real && view_of(e, x)->dtype == view_of(e, node)->dtype &&
+           f->bytes[0] == 2 && f->vector == 8 && f->axes[0].in == 1 && f->axes[0].kernel == 1 && last->in % 8 == 0 &&
+           8 % last->stride == 0 && last->kernel <= 8 && down->stride <= 4 &&
+           (down_windows - 1) * down->stride + down->kernel <= ROWS && down_windows * windows <= WINDOWS &&
+           base_offset(e, node) % 16 == 0;
+}
+
 static void emit_pool_back(emit *e, uint32_t node) {
     pool_form f;
     const uint32_t pool = pool_scattered(e, node, &f), x = pool == GN_NO_NODE ? 0 : input(e, pool, 0),
@@ -12282,6 +12385,8 @@ static void emit_pool_back(emit *e, uint32_t node) {
         e->failed = true;
         return;
     }
+    const bool lines = pool_back_reads_lines(e, node, x, &f);
+    if (lines) f.deep = f.axes[1].stride;
     while (base_offset(e, node) % (f.many * types[out->dtype].bytes > 16 ? 16 : f.many * types[out->dtype].bytes))
         f.many /= 2;
     gn_view planes = dims_of(from, (int64_t)1 << last, false);
@@ -12300,9 +12405,10 @@ static void emit_pool_back(emit *e, uint32_t node) {
     emit_node(e, src, type, true, "src");
     emit_node(e, node, type, false, "o");
     emit_await_and_let_start(e);
-    put(&e->body, "  pool_back<@_p>(x, src, o);\n");
+    put(&e->body, "  pool_back%s<@_p>(x, src, o);\n", lines ? "_lines" : "");
     snprintf(name, sizeof name, "pool_back_%s", gn_dtype_name(out->dtype));
-    emit_launch(e, name, pool_blocks(e, pool, &f), 1, 256);
+    const int64_t eights = gn_view_count(out) / (8 * f.axes[1].in) * blocks_for(f.axes[1].in, f.deep);
+    emit_launch(e, name, lines ? (uint64_t)blocks_for(eights, 256) : pool_blocks(e, pool, &f), 1, 256);
 }
 
 /* ---- resizing ---- */
