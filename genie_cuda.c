@@ -1592,28 +1592,22 @@ static const char shared_text[] =
     "  if (l < PARTS) a.merge(part[l]);\n"
     "  return together<32>(a);\n"
     "}\n"
-    "// The same of PARTS times 256 threads, merged by one warp of each 256, for which the others wait: it takes "
-    "longer, "
-    "and less of the processor, where other blocks have something to do.\n"
-    "template <int PARTS, class A> M A parted_by_one(A a) {\n"
-    "  enum { ALL = PARTS > 4 ? 8 : PARTS > 2 ? 4 : PARTS };\n"
-    "  __shared__ A part[PARTS * 256], whole[PARTS];\n"
-    "  const int row = threadIdx.x / 256, l = threadIdx.x % 256;\n"
-    "  A some[ALL > 4 ? ALL : 4];\n"
-    "  part[threadIdx.x] = a;\n"
+    "// together<256> by one warp, for which the others wait: it takes longer, and less of the processor, where other "
+    "blocks have something to do.\n"
+    "template <class A> M A together_by_one(A a) {\n"
+    "  __shared__ A part[256], whole;\n"
+    "  const int l = threadIdx.x;\n"
+    "  part[l] = a;\n"
     "  __syncthreads();\n"
     "  if (l < 32) {\n"
-    "    UNROLL for (int k = 0; k < 4; k++) { some[k] = part[row * 256 + k * 32 + l]; some[k].merge(part[row * 256 + "
-    "(k "
-    "+ 4) * 32 + l]); }\n"
+    "    A some[4];\n"
+    "    UNROLL for (int k = 0; k < 4; k++) { some[k] = part[k * 32 + l]; some[k].merge(part[(k + 4) * 32 + l]); }\n"
     "    UNROLL for (int k = 2; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) some[j].merge(some[j + k]);\n"
     "    UNROLL for (int k = 16; k > 0; k /= 2) some[0].merge(exchange(some[0], k));\n"
-    "    if (l == 0) whole[row] = some[0];\n"
+    "    if (l == 0) whole = some[0];\n"
     "  }\n"
     "  __syncthreads();\n"
-    "  UNROLL for (int k = 0; k < ALL; k++) if (k < PARTS) some[k] = whole[k]; else some[k].init();\n"
-    "  UNROLL for (int k = ALL / 2; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) some[j].merge(some[j + k]);\n"
-    "  return some[0];\n"
+    "  return whole;\n"
     "}\n"
     "// The largest is the same in any order: by warps first, which takes less time.\n"
     "template <int TY, class C> M max_of<C> together(max_of<C> a) {\n"
@@ -2884,7 +2878,7 @@ typedef struct row_kernel {
     row_order order;
     int tx, ty, lanes;
     int cluster, own;                  /* blocks that share a row's parts; parts that one of them has */
-    bool small, keeps, by_one;         /* keeps: what is read stays in registers; by_one: see parted_by_one */
+    bool small, keeps, by_one;         /* keeps: what is read stays in registers; by_one: see together_by_one */
     int64_t staged[ROW_LOADS], shared; /* 1 + where in shared memory a row of it stays, 0: nowhere; bytes of that */
     int64_t few[ROW_LOADS]; /* elements of which a row's are repeats, copied to shared memory at its begin; 0: not so */
     bool held[ROW_STEPS];   /* the value stands in the place of an input */
@@ -3660,9 +3654,9 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     if (k->cluster > 1)
         put(b, "    const auto %s = cluster_parted<%d, %u, %s>();\n", name, (int)k->order.parts,
             2 * m + (uint32_t)phase, acc);
-    else if (k->order.parts > 1 || k->by_one)
-        put(b, "    const auto %s = parted%s<%d>(%c%u[0]);\n", name, k->by_one ? "_by_one" : "", (int)k->order.parts,
-            phase ? 'z' : 'q', m);
+    else if (k->order.parts > 1)
+        put(b, "    const auto %s = parted<%d>(%c%u[0]);\n", name, (int)k->order.parts, phase ? 'z' : 'q', m);
+    else if (k->by_one) put(b, "    const auto %s = together_by_one(%c%u[0]);\n", name, phase ? 'z' : 'q', m);
     else put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
     else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
@@ -4047,7 +4041,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
         snprintf(name, sizeof name, "o%u", m);
         emit_node(e, g->steps[m].step->node, types[view_of(e, g->steps[m].step->node)->dtype].name, false, name);
     }
-    k->by_one = k->ty == 256 && k->lanes == 1 && k->cluster == 1 && g->rows >= 4 * emit_processors(e);
+    k->by_one = k->ty == 256 && k->lanes == 1 && k->order.parts == 1 && g->rows >= 4 * emit_processors(e);
     if (k->cluster > 1) put(&e->body, "  cluster_arrive();\n");
     emit_await(e);
     if (k->cluster > 1)
@@ -11345,8 +11339,7 @@ static const char conv_depth_down_text[] =
     "    const bool in = i < LINES && y0 + i >= 0 && y0 + i < I1;\n"
     "    UNROLL for (int q = 0; q < ROUNDS; q++) {\n"
     "      if (PIECES % ALL == 0 || q + 1 < ROUNDS || q * ALL + t < PIECES) copy16(to + q * (ALL * 16), from + q * "
-    "(ALL / EACH * (int)P::X2), in && "
-    "is[q] ? 16 : 0);\n"
+    "(ALL / EACH * (int)P::X2), in && is[q] ? 16 : 0);\n"
     "    }\n"
     "    from += P::X1;\n"
     "    to = to + PIECES * 16 < base + DEEP * PIECES * 16 ? to + PIECES * 16 : base + t * 16;\n"
@@ -12071,8 +12064,7 @@ static const char pool_text[] =
     "        UNROLL for (int t = 1; t < R2; t++) { const u32 o = key[8 + C0 + k * S2 + t]; most = o > most ? o : most; "
     "}\n"
     "        UNROLL for (int u = 0; u < NU; u++) if (l >= u * S1 && l < u * S1 + R1) best[u][k] = l == u * S1 || most "
-    "> "
-    "best[u][k] ? most : best[u][k];\n"
+    "> best[u][k] ? most : best[u][k];\n"
     "      }\n"
     "    }\n"
     "    UNROLL for (int r = 0; r < DEEP; r++) {\n"
@@ -12273,18 +12265,23 @@ static uint64_t pool_blocks(const emit *e, uint32_t node, const pool_form *f) {
     return (uint64_t)(blocks_for(x->dims[0] * x->dims[1], f->here) * f->tiles[0] * f->tiles[1] * f->tiles[2]);
 }
 
+/* No window lies wholly outside of x, and none leaves elements out. */
+static bool pool_windows_are_near(const pool_form *f) {
+    for (int i = 0; i < 3; i++) {
+        const pool_axis *a = &f->axes[i];
+        if (a->dilation != 1 || a->before >= a->kernel || (a->out - 1) * a->stride - a->before >= a->in) return false;
+    }
+    return true;
+}
+
 /* A maximum pool of planes whose windows are read where they lie: threads have 16 bytes of each row of x and a few
    elements beside them, and no window is wholly outside of x. Few rows, since each is held. */
 static bool pool_reads_lines(const emit *e, uint32_t node, const pool_form *f) {
     enum { BESIDE = 2, ROWS = 8 };
     const pool_axis *last = &f->axes[2];
     const int64_t many = 8 / last->stride, high = (f->tall - 1) * f->axes[1].stride + f->axes[1].reach;
-    for (int i = 0; i < 3; i++) {
-        const pool_axis *a = &f->axes[i];
-        if (a->dilation != 1 || a->before >= a->kernel || (a->out - 1) * a->stride - a->before >= a->in) return false;
-    }
-    return f->beside && f->vector == 8 && many > 1 && 8 % last->stride == 0 && last->out % many == 0 &&
-           last->in % 8 == 0 && last->out * last->stride <= last->in &&
+    return pool_windows_are_near(f) && f->beside && f->vector == 8 && many > 1 && 8 % last->stride == 0 &&
+           last->out % many == 0 && last->in % 8 == 0 && last->out * last->stride <= last->in &&
            base_offset(e, node) % (many * f->bytes[0]) == 0 && last->kernel - last->stride <= BESIDE &&
            high * f->axes[0].kernel <= ROWS;
 }
@@ -12357,20 +12354,16 @@ static uint32_t pool_scattered(const emit *e, uint32_t node, pool_form *f) {
 static bool pool_back_reads_lines(const emit *e, uint32_t node, uint32_t x, const pool_form *f) {
     enum { ROWS = 8, WINDOWS = 16 };
     const pool_axis *down = &f->axes[1], *last = &f->axes[2];
-    for (int i = 0; i < 3; i++) {
-        const pool_axis *a = &f->axes[i];
-        if (a->dilation != 1 || a->before >= a->kernel || (a->out - 1) * a->stride - a->before >= a->in) return false;
-    }
     const int64_t deep = down->stride,
                   down_windows =
                       (deep - 1 + down->before) / down->stride + (down->kernel - 1 - down->before) / down->stride + 1,
                   windows = (7 + last->before) / last->stride + (last->kernel - 1 - last->before) / last->stride + 1;
     const bool shares = down->kernel > down->stride || last->kernel > last->stride;
-    return shares && types[view_of(e, x)->dtype].real && view_of(e, x)->dtype == view_of(e, node)->dtype &&
-           f->bytes[0] == 2 && f->vector == 8 && f->axes[0].in == 1 && f->axes[0].kernel == 1 && last->in % 8 == 0 &&
-           8 % last->stride == 0 && last->kernel <= 8 && down->stride <= 4 &&
-           (down_windows - 1) * down->stride + down->kernel <= ROWS && down_windows * windows <= WINDOWS &&
-           base_offset(e, node) % 16 == 0;
+    return shares && pool_windows_are_near(f) && types[view_of(e, x)->dtype].real &&
+           view_of(e, x)->dtype == view_of(e, node)->dtype && f->bytes[0] == 2 && f->vector == 8 &&
+           f->axes[0].in == 1 && f->axes[0].kernel == 1 && last->in % 8 == 0 && 8 % last->stride == 0 &&
+           last->kernel <= 8 && down->stride <= 4 && (down_windows - 1) * down->stride + down->kernel <= ROWS &&
+           down_windows * windows <= WINDOWS && base_offset(e, node) % 16 == 0;
 }
 
 static void emit_pool_back(emit *e, uint32_t node) {
