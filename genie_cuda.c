@@ -100,7 +100,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 43
+#define GN__CU_GENERATOR 44
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -11148,63 +11148,139 @@ static void emit_conv_operands(emit *e, uint32_t node, const gn_view *bias, cons
 /* ---- filters of one channel each ---- */
 
 static const char conv_depth_text[] =
+    "// N elements of a row as they are computed with\n"
+    "template <int N, class T, class C> M void depth_take(C *v, const T *from) {\n"
+    "  T e[N];\n"
+    "  vload<N>(e, from);\n"
+    "  UNROLL for (int k = 0; k < N; k++) v[k] = get(e[k]);\n"
+    "}\n"
+    "template <int N, class T> M void depth_pairs(float *v, const T *from) {\n"
+    "  u32 w[N / 2 + 1];\n"
+    "  if (N == 1) { v[0] = get(*from); return; }\n"
+    "  vload<N < 2 ? 1 : N / 2>(w, (const u32 *)from);\n"
+    "  UNROLL for (int k = 0; k < N / 2; k++) pair_of(w[k], v + 2 * k, T());\n"
+    "}\n"
+    "// N elements, or zeros\n"
+    "template <int N, class T> M void depth_copy(T *to, const T *from, bool is) {\n"
+    "  enum { WORDS = N * sizeof(T) / 4 };\n"
+    "  u32 w[WORDS + 1] = {};\n"
+    "  T one;\n"
+    "  if (WORDS == 0) { put(one, 0.f); if (is) one = *from; *to = one; return; }\n"
+    "  if (is) vload<WORDS ? WORDS : 1>(w, (const u32 *)from);\n"
+    "  vstore<WORDS ? WORDS : 1>((u32 *)to, w);\n"
+    "}\n"
+    "template <int N> M void depth_take(float *v, const bf16 *from) { depth_pairs<N>(v, from); }\n"
+    "template <int N> M void depth_take(float *v, const f16 *from) { depth_pairs<N>(v, from); }\n"
     "// A channel has filters of its own: PLANES planes of the result, or BAND rows of one, to a block, which copies "
-    "their x to shared memory, VEC elements at once; R rows of two columns to a thread. P as for conv_tile, over two "
-    "axes\n"
-    "template <class P, int PLANES, int BAND, int R, int VEC> M void conv_depth(const typename P::T *x, const typename "
-    "P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "their x to shared memory, VEC elements at once, with zeros for the rows around it; R rows of W columns to a "
+    "thread, "
+    "which reads ALIGN elements of a row at once and stores OUT. P as for conv_tile, over two axes\n"
+    "template <class P, int PLANES, int BAND, int R, int W, int VEC, int ALIGN, int OUT> M void conv_depth(const "
+    "typename P::T *x, const typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T "
+    "*o) {\n"
     "  typedef typename P::C C;\n"
     "  typedef typename P::T T;\n"
     "  enum { I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S1 = P::S1, S2 = P::S2, DL1 = "
     "P::DL1, DL2 = P::DL2, B1 = P::B1, B2 = P::B2, FILTERS = P::GROUPS * P::MG, ALL = P::IMAGES * FILTERS };\n"
-    "  enum { BANDS = (O1 + BAND - 1) / BAND, REACH = (K1 - 1) * DL1 + 1, ROWS = BANDS > 1 ? (BAND - 1) * S1 + REACH : "
-    "(int)I1, EACH = ROWS * I2 / VEC, COLS = (O2 + 1) / 2, STRIPS = (BAND + R - 1) / R, WINDOW = S2 + (K2 - 1) * DL2 + "
-    "1 };\n"
-    "  __shared__ uint4 memory[(PLANES * ROWS * I2 * sizeof(T) + 15) / 16];\n"
-    "  T *planes = (T *)memory;\n"
-    "  const int t = threadIdx.x, top = blockIdx.x % BANDS * BAND, first = BANDS > 1 ? top * S1 - B1 : 0, q0 = "
-    "blockIdx.x / BANDS * PLANES;\n"
-    "  _Pragma(\"unroll 4\") for (int i = t; i < PLANES * EACH; i += 256) {\n"
-    "    const int q = q0 + i / EACH, at = i % EACH * VEC, row = first + at / I2;\n"
-    "    T v[VEC];\n"
-    "    if (q >= ALL || row < 0 || row >= I1) continue;\n"
-    "    vload<VEC>(v, x + q / FILTERS * P::XN + q % FILTERS / P::MG * P::XC + (first * I2 + at));\n"
-    "    vstore<VEC>(planes + i * VEC, v);\n"
+    "  enum { BANDS = (O1 + BAND - 1) / BAND, HIGH = BANDS > 1 ? BAND : O1, REACH = (K1 - 1) * DL1 + 1, COLS = (O2 + W "
+    "- 1) / W, STRIPS = (HIGH + R - 1) / R, WINDOW = (W - 1) * S2 + (K2 - 1) * DL2 + 1, LEFT = (B2 + ALIGN - 1) / "
+    "ALIGN "
+    "* ALIGN, UNITS = (LEFT - B2 + WINDOW + ALIGN - 1) / ALIGN, TURN = VEC > ALIGN ? VEC : ALIGN, ABOVE = BANDS > 1 ? "
+    "B1 * I2 : (B1 * I2 + TURN - 1) / TURN * TURN, PITCH = (ABOVE - B1 * I2 + ((HIGH - 1) * S1 + REACH) * I2 + TURN - "
+    "1) / TURN * TURN, LEAD = (LEFT + 15) / 16 * 16, SLACK = R * S1 * I2 + UNITS * ALIGN };\n"
+    "  __shared__ uint4 memory[((LEAD + PLANES * PITCH + SLACK) * sizeof(T) + 15) / 16];\n"
+    "  T *planes = (T *)memory + LEAD;\n"
+    "  const int t = threadIdx.x, top = blockIdx.x % BANDS * BAND, start = top * S1 * I2 - ABOVE, q0 = blockIdx.x / "
+    "BANDS "
+    "* PLANES;\n"
+    "  _Pragma(\"unroll 4\") for (int i = t; i < PLANES * (PITCH / VEC); i += 256) {\n"
+    "    const int q = q0 + i / (PITCH / VEC), at = start + i % (PITCH / VEC) * VEC;\n"
+    "    depth_copy<VEC>(planes + i * VEC, x + q / FILTERS * P::XN + q % FILTERS / P::MG * P::XC + at, q < ALL && at "
+    ">= "
+    "0 && at < I1 * I2);\n"
     "  }\n"
     "  __syncthreads();\n"
     "  for (int i = t; i < PLANES * COLS * STRIPS; i += 256) {\n"
-    "    const int b = i % COLS * 2, a = top + i / COLS % STRIPS * R, q = q0 + i / (COLS * STRIPS), n = q / FILTERS, m "
-    "= q % FILTERS, y0 = a * S1 - B1, x0 = b * S2 - B2;\n"
-    "    const T *plane = planes + i / (COLS * STRIPS) * (ROWS * I2);\n"
+    "    const int b = i % COLS * W, strip = i / COLS % STRIPS * R, a = top + strip, q = q0 + i / (COLS * STRIPS), n = "
+    "q / "
+    "FILTERS, m = q % FILTERS, c = b * S2;\n"
+    "    const T *line = planes + (i / (COLS * STRIPS) * PITCH + ABOVE - B1 * I2 + strip * S1 * I2 + c - LEFT);\n"
     "    if (q >= ALL) break;\n"
-    "    C taps[K1 * K2], sum[R][2] = {};\n"
+    "    C taps[K1 * K2], sum[R][W] = {};\n"
     "    UNROLL for (int k = 0; k < K1 * K2; k++) taps[k] = conv_weight<P>(w, m / P::MG, m % P::MG, 0, k);\n"
     "    UNROLL for (int r = 0; r < (R - 1) * S1 + REACH; r++) {\n"
-    "      C v[WINDOW];\n"
-    "      UNROLL for (int c = 0; c < WINDOW; c++) v[c] = y0 + r >= 0 && y0 + r < I1 && x0 + c >= 0 && x0 + c < I2 ? "
-    "get(plane[(y0 + r - first) * I2 + x0 + c]) : (C)0;\n"
+    "      C e[UNITS * ALIGN], v[WINDOW];\n"
+    "      UNROLL for (int u = 0; u < UNITS; u++) depth_take<ALIGN>(e + u * ALIGN, line + r * I2 + u * ALIGN);\n"
+    "      UNROLL for (int d = 0; d < WINDOW; d++) {\n"
+    "        const int at = d - B2;\n"
+    "        const bool in = (at >= 0 || c + at >= 0) && (at + (COLS - 1) * W * S2 < I2 || c + at < I2);\n"
+    "        v[d] = in ? e[LEFT + at] : (C)0;\n"
+    "      }\n"
     "      UNROLL for (int j = 0; j < R; j++) UNROLL for (int k = 0; k < K1; k++) {\n"
     "        if (j * S1 + k * DL1 != r) continue;\n"
-    "        UNROLL for (int l = 0; l < K2; l++) UNROLL for (int h = 0; h < 2; h++) sum[j][h] = gn_fma(taps[k * K2 + "
+    "        UNROLL for (int l = 0; l < K2; l++) UNROLL for (int h = 0; h < W; h++) sum[j][h] = gn_fma(taps[k * K2 + "
     "l], v[h * S2 + l * DL2], sum[j][h]);\n"
     "      }\n"
     "    }\n"
     "    const C more = P::BIAS ? get(bias[m * P::BS]) : (C)0;\n"
     "    UNROLL for (int j = 0; j < R; j++) {\n"
-    "      if (a + j >= O1) continue;\n"
-    "      const bool both = b + 1 < O2;\n"
-    "      const i64 to = ((i64)q * O1 + a + j) * O2 + b;\n"
-    "      T y[2];\n"
-    "      UNROLL for (int h = 0; h < 2; h++) {\n"
+    "      if (strip + j >= HIGH || a + j >= O1) continue;\n"
+    "      T *to = o + (((i64)q * O1 + a + j) * O2 + b);\n"
+    "      T y[W];\n"
+    "      UNROLL for (int h = 0; h < W; h++) {\n"
     "        C s = sum[j][h];\n"
     "        if (P::BIAS) s += more;\n"
-    "        if (P::RES && (h == 0 || both)) s += get(residual[n * P::RN + m * P::RM + (a + j) * P::R1 + (b + h) * "
-    "P::R2]);\n"
+    "        if (P::RES && b + h < O2) s += get(residual[n * P::RN + m * P::RM + (a + j) * P::R1 + (b + h) * P::R2]);\n"
     "        if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
     "        put(y[h], s);\n"
     "      }\n"
-    "      if (O2 % 2 == 0) vstore<2>(o + to, y);\n"
-    "      else { o[to] = y[0]; if (both) o[to + 1] = y[1]; }\n"
+    "      UNROLL for (int h = 0; h < W; h += OUT) if (O2 % W == 0 || b + h < O2) vstore<OUT>(to + h, y + h);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// The same of rows that are whole pieces of 16 bytes and are read where they lie: a piece has no zeros around "
+    "it, "
+    "or is them.\n"
+    "template <class P, int R> M void conv_depth_lines(const typename P::T *x, const typename P::T *w, const typename "
+    "P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S1 = P::S1, S2 = P::S2, DL1 = "
+    "P::DL1, DL2 = P::DL2, B1 = P::B1, B2 = P::B2, FILTERS = P::GROUPS * P::MG, W = 16 / sizeof(T), REACH = (K1 - 1) * "
+    "DL1 + 1, COLS = O2 / W, STRIPS = (O1 + R - 1) / R, WINDOW = (W - 1) * S2 + (K2 - 1) * DL2 + 1, LEFT = (B2 + W - "
+    "1) "
+    "/ W * W, UNITS = (LEFT - B2 + WINDOW + W - 1) / W, ALL = P::IMAGES * FILTERS * COLS * STRIPS };\n"
+    "  for (u32 i = blockIdx.x * 256 + threadIdx.x; i < (u32)ALL; i += gridDim.x * 256) {\n"
+    "    const int b = (int)(i % COLS) * W, a = (int)(i / COLS % STRIPS) * R, q = (int)(i / (COLS * STRIPS)), n = q / "
+    "FILTERS, m = q % FILTERS, c = b * S2 - LEFT, y0 = a * S1 - B1;\n"
+    "    const T *line = x + (n * P::XN + m / P::MG * P::XC + y0 * I2 + c);\n"
+    "    float taps[K1 * K2], sum[R][W] = {};\n"
+    "    UNROLL for (int k = 0; k < K1 * K2; k++) taps[k] = conv_weight<P>(w, m / P::MG, m % P::MG, 0, k);\n"
+    "    UNROLL for (int r = 0; r < (R - 1) * S1 + REACH; r++) {\n"
+    "      float e[UNITS * W];\n"
+    "      UNROLL for (int u = 0; u < UNITS; u++) {\n"
+    "        uint4 part = zeros();\n"
+    "        if ((u32)(y0 + r) < (u32)I1 && (u32)(c + u * W) < (u32)I2) part = *(const uint4 *)(line + r * I2 + u * "
+    "W);\n"
+    "        parts_of(part, e + u * W, T());\n"
+    "      }\n"
+    "      UNROLL for (int j = 0; j < R; j++) UNROLL for (int k = 0; k < K1; k++) {\n"
+    "        if (j * S1 + k * DL1 != r) continue;\n"
+    "        UNROLL for (int l = 0; l < K2; l++) UNROLL for (int h = 0; h < W; h++) sum[j][h] = gn_fma(taps[k * K2 + "
+    "l], e[LEFT - B2 + h * S2 + l * DL2], sum[j][h]);\n"
+    "      }\n"
+    "    }\n"
+    "    const float more = P::BIAS ? get(bias[m * P::BS]) : 0.f;\n"
+    "    UNROLL for (int j = 0; j < R; j++) {\n"
+    "      T y[W];\n"
+    "      if (a + j >= O1) continue;\n"
+    "      UNROLL for (int h = 0; h < W; h++) {\n"
+    "        float s = sum[j][h];\n"
+    "        if (P::BIAS) s += more;\n"
+    "        if (P::RES) s += get(residual[n * P::RN + m * P::RM + (a + j) * P::R1 + (b + h) * P::R2]);\n"
+    "        if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "        put(y[h], s);\n"
+    "      }\n"
+    "      vput<W>(o + (((i64)q * O1 + a + j) * O2 + b), y);\n"
     "    }\n"
     "  }\n"
     "}\n";
@@ -11455,46 +11531,91 @@ static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, co
     return true;
 }
 
+/* What a thread has of a depthwise convolution's planes: rows by columns, and elements of a row read and stored at
+   once. */
+typedef struct depth_part {
+    int64_t rows, columns, align, out;
+} depth_part;
+
+/* As many columns as cost least: of a row a thread reads its own and what windows reach beside them, and the last
+   thread of a row may have columns that are none. */
+static depth_part depth_part_of(int size, int64_t o1, int64_t o2, int64_t i2, int64_t k1, int64_t k2, int64_t s1,
+                                int64_t s2, int64_t reach1, int64_t reach2) {
+    enum { SUMS = 32, FIXED = 60 };
+    depth_part best = { 0 };
+    double least = 1e300;
+    for (int64_t w = k1 * k2 > 25 ? 4 : 8; w >= 2; w /= 2) {
+        depth_part p = {
+            .rows = k1 * k2 > 9 || s1 > 1 || w > 4 ? 4 : 8, .columns = w, .align = 16 / size, .out = 16 / size
+        };
+        if (p.rows > o1) p.rows = o1;
+        while (i2 % p.align || w * s2 % p.align) p.align /= 2;
+        while (o2 % p.out || w % p.out) p.out /= 2;
+        const int64_t window = (w - 1) * s2 + reach2, lines = (p.rows - 1) * s1 + reach1;
+        const double cost = (double)(blocks_for(o2, w) * blocks_for(o1, p.rows)) *
+                            (double)(FIXED + lines * (window + window / p.align) + p.rows * w * k1 * k2 +
+                                     p.rows * w * 3 / 2 + p.rows * w / p.out * 2);
+        if (cost >= least) continue;
+        least = cost;
+        best = p;
+    }
+    return best;
+}
+
 /* Planes or rows of x that fit in shared memory, and little idle time of threads at the end. */
 static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
-    enum { MEMORY = 32 << 10, TAPS = 49, EXTENT = 16, PLANES = 32 };
+    enum { MEMORY = 40 << 10, TAPS = 49, EXTENT = 16, PLANES = 32 };
     const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
     int n = x->rank - 2, size = types[x->dtype].bytes, tall = n > 1;
     if (n > 2 || x->dims[1] != a[1] || out->dims[1] > a[1] * CONV_FEW || (a[0] & 1) || always_wide()) return false;
     const int64_t *across = a + 4 * n, *down = a + 4; /* stride, dilation, before, after of an axis */
     int64_t k2 = w->dims[n + 1], k1 = tall ? w->dims[2] : 1, o2 = out->dims[n + 1], o1 = tall ? out->dims[2] : 1,
-            i2 = x->dims[n + 1], i1 = tall ? x->dims[2] : 1, s1 = tall ? down[0] : 1, r = k1 * k2 > 9 || s1 > 1 ? 4 : 8,
-            reach = (k1 - 1) * (tall ? down[1] : 1) + 1, all = x->dims[0] * out->dims[1];
-    if (r > o1) r = o1;
-    if (k1 * k2 > TAPS || reach > EXTENT || (k2 - 1) * across[1] + 1 > EXTENT || across[0] > 4 || s1 > 4) return false;
+            i2 = x->dims[n + 1], i1 = tall ? x->dims[2] : 1, s1 = tall ? down[0] : 1,
+            reach = (k1 - 1) * (tall ? down[1] : 1) + 1, reach2 = (k2 - 1) * across[1] + 1,
+            all = x->dims[0] * out->dims[1];
+    if (k1 * k2 > TAPS || reach > EXTENT || reach2 > EXTENT || across[0] > 4 || s1 > 4) return false;
     if (gn_view_count(out) >= 0x3fffffff || gn_view_count(x) >= 0x3fffffff || !i1 || !i2) return false;
-    int64_t plane = i1 * i2 * size, planes = 1, band = blocks_for(o1, r) * r, vector = 16 / size;
-    if (plane <= MEMORY) {
-        int64_t items = (o2 + 1) / 2 * blocks_for(o1, r);
+    depth_part part = depth_part_of(size, o1, o2, i2, k1, k2, s1, across[0], reach, reach2);
+    while (base_offset(e, node) % (part.out * size)) part.out /= 2;
+    const int64_t r = part.rows, beside = (r * s1 + 1) * i2 * size, row = i2 * size;
+    int64_t plane = ((o1 - 1) * s1 + reach + 1) * row, planes = 1, band = blocks_for(o1, r) * r, vector = 16 / size;
+    if (plane + beside <= MEMORY) {
+        int64_t items = blocks_for(o2, part.columns) * blocks_for(o1, r);
         double least = 1e300;
-        for (int64_t p = 1; p <= PLANES && p * plane <= MEMORY && p <= blocks_for(all, emit_processors(e)); p++) {
+        for (int64_t p = 1; p <= PLANES && p * plane + beside <= MEMORY && p <= blocks_for(all, emit_processors(e));
+             p++) {
             double waste = (double)(blocks_for(p * items, 256) * 256) / (double)(p * items);
             if (waste < least * 0.97) least = waste, planes = p;
         }
     } else {
-        while (band > r && ((band - 1) * s1 + reach) * i2 * size > MEMORY) band -= r;
-        if (((band - 1) * s1 + reach) * i2 * size > MEMORY) return false;
+        while (band > r && ((band - 1) * s1 + reach) * row + beside > MEMORY) band -= r;
+        if (((band - 1) * s1 + reach) * row + beside > MEMORY) return false;
     }
     bool banded = band < o1, dense = x->strides[n + 1] == 1 && (!tall || i1 == 1 || x->strides[2] == i2);
     while (vector > 1 && ((banded ? i2 : i1 * i2) % vector || x->strides[0] % vector || x->strides[1] % vector ||
                           base_offset(e, input(e, node, 0)) % (vector * size)))
         vector /= 2;
     if (!dense) return false;
+    /* rows that are whole pieces of 16 bytes are read where they lie, by threads of four rows */
+    const bool lines =
+        size <= 4 && vector == 16 / size && i2 % vector == 0 && o2 % vector == 0 && base_offset(e, node) % 16 == 0;
+    const int64_t few = o1 < 4 ? o1 : 4;
     put_conv(e, node, bias, residual);
     emit_early(e);
     emit_conv_operands(e, node, bias, residual);
     emit_await_and_let_start(e);
-    put(&e->body, "  conv_depth<@_p, %lld, %lld, %lld, %lld>(x, w, %s, %s, o);\n", (long long)planes, (long long)band,
-        (long long)r, (long long)vector, bias ? "bias" : "0", residual ? "residual" : "0");
+    if (lines) put(&e->body, "  conv_depth_lines<@_p, %lld>", (long long)few);
+    else
+        put(&e->body, "  conv_depth<@_p, %lld, %lld, %lld, %lld, %lld, %lld, %lld>", (long long)planes, (long long)band,
+            (long long)r, (long long)part.columns, (long long)vector, (long long)part.align, (long long)part.out);
+    put(&e->body, "(x, w, %s, %s, o);\n", bias ? "bias" : "0", residual ? "residual" : "0");
     char name[64];
     snprintf(name, sizeof name, "conv_depth_%s", gn_dtype_name(x->dtype));
-    emit_launch(e, name, (uint64_t)(blocks_for(all, planes) * blocks_for(o1, band)), 1, 256);
+    emit_launch(e, name,
+                lines ? (uint64_t)blocks_for(all * (o2 / vector) * blocks_for(o1, few), 256)
+                      : (uint64_t)(blocks_for(all, planes) * blocks_for(o1, band)),
+                1, 256);
     return true;
 }
 
@@ -12003,9 +12124,18 @@ static const char pool_text[] =
     "    }\n"
     "  }\n"
     "}\n"
-    "// Two elements as whole numbers in their order, zeros alike and NaN above all.\n"
+    "D int pool_more(int a, int b) { return a > b ? a : b; }\n"
+    "// The upper half of a word above a number: one instruction, as the mask comes from a register, since to the "
+    "compiler it is no constant.\n"
+    "D u32 pool_placed(u32 w, u32 at) { return (w & (0xffff0000u + threadIdx.y)) | at; }\n"
+    "// Two elements as whole numbers with a sign in their order, zeros alike and NaN above all.\n"
     "D u32 pool_alike(u32 h, u32 infinity) { return (h & 0x7fff) > infinity ? 0x7fff : h & 0x7fff ? h : 0; }\n"
-    "D u32 pool_signed(u32 w) { return w ^ ((w >> 15 & 0x10001) * 0xffff | 0x80008000u); }\n"
+    "#ifdef GN_HOST\n"
+    "D u32 pool_signed(u32 w) { return w ^ (w >> 15 & 0x10001) * 0x7fff; }\n"
+    "#else\n"
+    "D u32 pool_signed(u32 w) { u32 m; asm(\"prmt.b32 %0, %1, %1, 0xbb99;\" : \"=r\"(m) : \"r\"(w)); return w ^ (m & "
+    "0x7fff7fff); }\n"
+    "#endif\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
     "D u32 pool_ordered(u32 w, bf16) { asm(\"fma.rn.bf16x2 %0, %0, %1, %2;\" : \"+r\"(w) : \"r\"(0x3f803f80u), "
     "\"r\"(0u)); return pool_signed(w); }\n"
@@ -12017,70 +12147,96 @@ static const char pool_text[] =
     "D u32 pool_ordered(u32 w, f16) { return pool_signed(pool_alike(w & 0xffff, 0x7c00) | pool_alike(w >> 16, 0x7c00) "
     "<< 16); }\n"
     "#endif\n"
-    "// As pool_back, of elements of 16 bits that are read where they lie: a thread has eight places of each of DEEP "
-    "rows. Above an element's number stands its own order, below how far from the patch's end it lies, so that the "
-    "largest is the first of the largest.\n"
-    "template <class P> M void pool_back_lines(const typename P::T *x, const typename P::G *src, typename P::G *y) {\n"
+    "// Of a gradient a thread's eight places of each of DEEP rows, and the windows that meet them. Above an element's "
+    "number stands its own order, below how far from the patch's end it lies, so that the largest is the first of the "
+    "largest. WIDE: windows that begin in the eight places give what lies together.\n"
+    "template <class P> struct pool_patch {\n"
     "  typedef typename P::T T;\n"
     "  typedef typename P::G G;\n"
     "  typedef typename P::H H;\n"
     "  enum { S1 = P::S1, S2 = P::S2, R1 = P::R1, R2 = P::R2, B1 = P::B1, B2 = P::B2, I1 = P::I1, I2 = P::I2, O1 = "
-    "P::O1, O2 = P::O2, DEEP = P::DEEP, EACH = I2 / 8, HIGH = (I1 + DEEP - 1) / DEEP, CHANNELS = P::CHANNELS, ALL = "
-    "P::PLANES * HIGH * EACH, U0 = -((R1 - 1 - B1) / S1), NU = (DEEP - 1 + B1) / S1 - U0 + 1, Z0 = -((R2 - 1 - B2) / "
-    "S2), NZ = (7 + B2) / S2 - Z0 + 1, A0 = U0 * S1 - B1, C0 = Z0 * S2 - B2, ROWS = (NU - 1) * S1 + R1, COLS = (NZ - "
-    "1) * S2 + R2, LEFT = C0 < 0, RIGHT = C0 + COLS > 8 };\n"
+    "P::O1, O2 = P::O2, DEEP = P::DEEP, HIGH = (I1 + DEEP - 1) / DEEP, U0 = -((R1 - 1 - B1) / S1), NU = (DEEP - 1 + "
+    "B1) / S1 - U0 + 1, Z0 = -((R2 - 1 - B2) / S2), NZ = (7 + B2) / S2 - Z0 + 1, A0 = U0 * S1 - B1, C0 = Z0 * S2 - B2, "
+    "ROWS = (NU - 1) * S1 + R1, COLS = (NZ - 1) * S2 + R2, LEFT = C0 < 0, RIGHT = C0 + COLS > 8, BELOW = (O1 - 1) * S1 "
+    "- B1 + R1 > I1, BESIDE = (O2 - 1) * S2 - B2 + R2 > I2, OWN = 8 / S2 };\n"
+    "  const int b, c;\n"
+    "  const T *ends[3];                     // eight elements before c, from c, and behind those, or what is nearest\n"
+    "  G given[NU][NZ];\n"
+    "  int most[ROWS][NZ];\n"
+    "  M pool_patch(const T *x, int b, int c) : b(b), c(c), ends{ x + (c > 0 ? -8 : 0), x, x + (c + 8 < I2 ? 8 : 0) } "
+    "{}\n"
+    "  M void take(const G *src, int u) {\n"
+    "    const int w = b / S1 + U0 + u, z = c / S2 + Z0;\n"
+    "    const bool is = (U0 + u >= 0 || w >= 0) && (U0 + u + (HIGH - 1) * DEEP / S1 < O1 || w < O1);\n"
+    "    const G *row = src + (w * O2 + z) * (int)P::SRC;\n"
+    "    G beside[OWN];\n"
+    "    UNROLL for (int k = 0; k < OWN; k++) put(beside[k], (H)0);\n"
+    "    if (P::WIDE && is) vconst<OWN>(beside, row - Z0);\n"
+    "    UNROLL for (int k = 0; k < NZ; k++) {\n"
+    "      put(given[u][k], (H)0);\n"
+    "      if (P::WIDE && k >= -Z0 && k < OWN - Z0) given[u][k] = beside[(k + Z0) & 7];\n"
+    "      else if (is && (u32)(z + k) < (u32)O2) given[u][k] = row[k * (int)P::SRC];\n"
+    "    }\n"
+    "  }\n"
+    "  M void read(int l) {\n"
+    "    const int d = A0 + l, near = d < 0 ? (d < -b ? -b : d) : d + (HIGH - 1) * DEEP < I1 || d < I1 - 1 - b ? d : "
+    "I1 - "
+    "1 - b;\n"
+    "    const bool in = (d >= 0 || b + d >= 0) && (!BELOW || b + d < I1);\n"
+    "    int key[24];\n"
+    "    UNROLL for (int k = 0; k < 3; k++) {\n"
+    "      const bool is = in && (k != 0 || B2 == 0 || c > 0) && (k != 2 || !BESIDE || c + 8 < I2);\n"
+    "      uint4 part = zeros();\n"
+    "      if (k == 1 || (k == 0 ? LEFT : RIGHT)) part = CONSTANT((const uint4 *)(ends[k] + near * (int)P::X1));\n"
+    "      UNROLL for (int j = 0; j < 4; j++) if (k * 8 + 2 * j + 1 >= 8 + C0 && k * 8 + 2 * j < 8 + C0 + COLS) {\n"
+    "        const u32 two = is ? pool_ordered(word_of(part, j), T()) : 0x80008000u, at = place(l, k * 8 + 2 * j);\n"
+    "        key[k * 8 + 2 * j] = (int)(two << 16 | at);\n"
+    "        key[k * 8 + 2 * j + 1] = (int)pool_placed(two, at - 1);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int k = 0; k < NZ; k++) {\n"
+    "      most[l][k] = key[8 + C0 + k * S2];\n"
+    "      UNROLL for (int t = 1; t < R2; t++) most[l][k] = pool_more(most[l][k], key[8 + C0 + k * S2 + t]);\n"
+    "    }\n"
+    "  }\n"
+    "  static M u32 place(int l, int at) { return 0xffff - (u32)(l * 24 + at); }\n"
+    "  M u32 best(int u, int k) const {\n"
+    "    int r = most[u * S1][k];\n"
+    "    UNROLL for (int t = 1; t < R1; t++) r = pool_more(r, most[u * S1 + t][k]);\n"
+    "    return (u32)r & 0xffff;\n"
+    "  }\n"
+    "  // after this line all windows over row r have been read\n"
+    "  static M int last(int r) { return ((r - A0) / S1 < NU ? (r - A0) / S1 : NU - 1) * S1 + R1 - 1; }\n"
+    "  M void sums(int r, G *to) const {\n"
+    "    UNROLL for (int v = 0; v < 8; v++) {\n"
+    "      H sum = 0;\n"
+    "      int before = 0;\n"
+    "      UNROLL for (int u = 0; u < NU; u++) UNROLL for (int k = 0; k < NZ; k++) {\n"
+    "        const int d1 = r - A0 - u * S1, d2 = v - C0 - k * S2;\n"
+    "        if (d1 < 0 || d1 >= R1 || d2 < 0 || d2 >= R2) continue;\n"
+    "        if (before++ > 1) sum = cast_to<G>::of(sum); // as in pool_back\n"
+    "        if (best(u, k) == place(r - A0, 8 + v)) sum = gn_add(sum, get(given[u][k]));\n"
+    "      }\n"
+    "      put(to[v], sum);\n"
+    "    }\n"
+    "  }\n"
+    "};\n"
+    "// As pool_back, of elements of 16 bits that are read where they lie.\n"
+    "template <class P> M void pool_back_lines(const typename P::T *x, const typename P::G *src, typename P::G *y) {\n"
+    "  typedef pool_patch<P> patch;\n"
+    "  enum { I1 = P::I1, I2 = P::I2, DEEP = P::DEEP, EACH = I2 / 8, HIGH = patch::HIGH, CHANNELS = P::CHANNELS, ALL = "
+    "P::PLANES * HIGH * EACH };\n"
     "  for (u32 i = blockIdx.x * 256 + threadIdx.x; i < (u32)ALL; i += gridDim.x * 256) {\n"
     "    const int c = (int)(i % EACH) * 8, b = (int)(i / EACH % HIGH) * DEEP, p = (int)(i / (EACH * HIGH));\n"
-    "    const T *from = x + (p / CHANNELS * (int)P::XN + p % CHANNELS * (int)P::XC + c);\n"
-    "    G given[NU][NZ];\n"
-    "    UNROLL for (int u = 0; u < NU; u++) {\n"
-    "      const int w = b / S1 + U0 + u, z = c / S2 + Z0;\n"
-    "      const G *row = src + P::src(p) + (w * O2 + z) * (int)P::SRC;\n"
-    "      UNROLL for (int k = 0; k < NZ; k++) {\n"
-    "        put(given[u][k], (H)0);\n"
-    "        if ((u32)w < (u32)O1 && (u32)(z + k) < (u32)O2) given[u][k] = row[k * (int)P::SRC];\n"
+    "    patch of(x + (p / CHANNELS * (int)P::XN + p % CHANNELS * (int)P::XC + b * (int)P::X1 + c), b, c);\n"
+    "    UNROLL for (int l = 0; l < patch::ROWS; l++) {\n"
+    "      if (l % P::S1 == 0 && l / P::S1 < patch::NU) of.take(src + P::src(p), l / P::S1);\n"
+    "      of.read(l);\n"
+    "      UNROLL for (int r = 0; r < DEEP; r++) if (patch::last(r) == l && (HIGH * DEEP == I1 || b + r < I1)) {\n"
+    "        typename P::G to[8];\n"
+    "        of.sums(r, to);\n"
+    "        vput<8>(y + (((i64)p * I1 + b + r) * I2 + c), to);\n"
     "      }\n"
-    "    }\n"
-    "    u32 best[NU][NZ], own[DEEP][8];\n"
-    "    UNROLL for (int l = 0; l < ROWS; l++) {\n"
-    "      const int a = b + A0 + l;\n"
-    "      const bool in = (u32)a < (u32)I1, left = LEFT && in && c > 0, right = RIGHT && in && c + 8 < I2;\n"
-    "      uint4 parts[3];\n"
-    "      u32 key[24];\n"
-    "      UNROLL for (int k = 0; k < 3; k++) {\n"
-    "        const bool is = k == 0 ? left : k == 1 ? in : right;\n"
-    "        parts[k] = zeros();\n"
-    "        if (is) parts[k] = *(const uint4 *)(from + (a * (int)P::X1 + (k - 1) * 8));\n"
-    "        UNROLL for (int j = 0; j < 4; j++) if (k * 8 + 2 * j + 1 >= 8 + C0 && k * 8 + 2 * j < 8 + C0 + COLS) {\n"
-    "          const u32 two = is ? pool_ordered(word_of(parts[k], j), T()) : 0, at = 0xffff - (l * 24 + k * 8 + 2 * "
-    "j);\n"
-    "          key[k * 8 + 2 * j] = two << 16 | at;\n"
-    "          key[k * 8 + 2 * j + 1] = (two & 0xffff0000u) | (at - 1);\n"
-    "        }\n"
-    "      }\n"
-    "      UNROLL for (int v = 0; v < 8; v++) if (A0 + l >= 0 && A0 + l < DEEP) own[(A0 + l) & 7][v] = key[8 + v];\n"
-    "      UNROLL for (int k = 0; k < NZ; k++) {\n"
-    "        u32 most = key[8 + C0 + k * S2];\n"
-    "        UNROLL for (int t = 1; t < R2; t++) { const u32 o = key[8 + C0 + k * S2 + t]; most = o > most ? o : most; "
-    "}\n"
-    "        UNROLL for (int u = 0; u < NU; u++) if (l >= u * S1 && l < u * S1 + R1) best[u][k] = l == u * S1 || most "
-    "> best[u][k] ? most : best[u][k];\n"
-    "      }\n"
-    "    }\n"
-    "    UNROLL for (int r = 0; r < DEEP; r++) {\n"
-    "      G to[8];\n"
-    "      UNROLL for (int v = 0; v < 8; v++) {\n"
-    "        H sum = 0;\n"
-    "        int before = 0;\n"
-    "        UNROLL for (int u = 0; u < NU; u++) UNROLL for (int k = 0; k < NZ; k++) {\n"
-    "          const int d1 = r - A0 - u * S1, d2 = v - C0 - k * S2;\n"
-    "          if (d1 < 0 || d1 >= R1 || d2 < 0 || d2 >= R2) continue;\n"
-    "          if (before++ > 1) { put(to[v], sum); sum = get(to[v]); } // as in pool_back\n"
-    "          if (own[r][v] == best[u][k]) sum = gn_add(sum, get(given[u][k]));\n"
-    "        }\n"
-    "        put(to[v], sum);\n"
-    "      }\n"
-    "      if (b + r < I1) vstore<8>(y + (((i64)p * I1 + b + r) * I2 + c), to);\n"
     "    }\n"
     "  }\n"
     "}\n"
@@ -12349,21 +12505,40 @@ static uint32_t pool_scattered(const emit *e, uint32_t node, pool_form *f) {
     return fits ? at : GN_NO_NODE;
 }
 
-/* A gradient of a pool of planes whose rows are read where they lie: windows share elements, so that to find the
-   largest is most of the work, few of them meet the places of a thread, and none lies wholly outside of x. */
+/* Rows of windows that meet some rows of x from a multiple of the stride on, and windows of a row that meet eight
+   places. */
+static int64_t pool_windows_over(const pool_axis *a, int64_t places) {
+    return (places - 1 + a->before) / a->stride + (a->kernel - 1 - a->before) / a->stride + 1;
+}
+
+/* A gradient of a pool of planes whose rows are read where they lie: few windows meet the places of a thread, and none
+   lies wholly outside of x. */
 static bool pool_back_reads_lines(const emit *e, uint32_t node, uint32_t x, const pool_form *f) {
     enum { ROWS = 8, WINDOWS = 16 };
     const pool_axis *down = &f->axes[1], *last = &f->axes[2];
-    const int64_t deep = down->stride,
-                  down_windows =
-                      (deep - 1 + down->before) / down->stride + (down->kernel - 1 - down->before) / down->stride + 1,
-                  windows = (7 + last->before) / last->stride + (last->kernel - 1 - last->before) / last->stride + 1;
-    const bool shares = down->kernel > down->stride || last->kernel > last->stride;
-    return shares && pool_windows_are_near(f) && types[view_of(e, x)->dtype].real &&
+    const int64_t windows = pool_windows_over(down, down->stride);
+    return pool_windows_are_near(f) && types[view_of(e, x)->dtype].real &&
            view_of(e, x)->dtype == view_of(e, node)->dtype && f->bytes[0] == 2 && f->vector == 8 &&
            f->axes[0].in == 1 && f->axes[0].kernel == 1 && last->in % 8 == 0 && 8 % last->stride == 0 &&
-           last->kernel <= 8 && down->stride <= 4 && (down_windows - 1) * down->stride + down->kernel <= ROWS &&
-           down_windows * windows <= WINDOWS && base_offset(e, node) % 16 == 0;
+           last->kernel <= 8 && down->stride <= 4 && (windows - 1) * down->stride + down->kernel <= ROWS &&
+           windows * pool_windows_over(last, 8) <= WINDOWS && base_offset(e, node) % 16 == 0;
+}
+
+/* Rows of a thread: where windows share rows of x as many as share them best, as long as few of a plane are left over
+   and threads fill the device. */
+static int64_t pool_back_rows(const emit *e, uint32_t node, const pool_form *f) {
+    enum { MOST = 8, WINDOWS = 25, THREADS = 512 };
+    const pool_axis *down = &f->axes[1];
+    int64_t rows_each = down->stride;
+    while (down->kernel > down->stride && rows_each * 2 <= MOST) {
+        const int64_t next = rows_each * 2, strips = blocks_for(down->in, next);
+        const int64_t threads = gn_view_count(view_of(e, node)) / (8 * down->in) * strips;
+        if (strips * next * 16 > down->in * 17 || threads < emit_processors(e) * THREADS ||
+            pool_windows_over(down, next) * pool_windows_over(&f->axes[2], 8) > WINDOWS)
+            break;
+        rows_each = next;
+    }
+    return rows_each;
 }
 
 static void emit_pool_back(emit *e, uint32_t node) {
@@ -12379,13 +12554,18 @@ static void emit_pool_back(emit *e, uint32_t node) {
         return;
     }
     const bool lines = pool_back_reads_lines(e, node, x, &f);
-    if (lines) f.deep = f.axes[1].stride;
+    if (lines) f.deep = pool_back_rows(e, node, &f);
     while (base_offset(e, node) % (f.many * types[out->dtype].bytes > 16 ? 16 : f.many * types[out->dtype].bytes))
         f.many /= 2;
     gn_view planes = dims_of(from, (int64_t)1 << last, false);
     for (int i = 0; i < last; i++) planes.dims[i] = out->dims[i];
     planes = gn_view_collapse(&planes);
     put_pool(e, pool);
+    const int64_t own = lines ? 8 / f.axes[2].stride : 1; /* windows that begin in a thread's eight places */
+    bool wide =
+        from->strides[last] == 1 && f.axes[2].out % own == 0 && f.axes[2].out * f.axes[2].stride >= f.axes[2].in;
+    for (int i = 0; i < planes.rank; i++) wide = wide && planes.strides[i] % own == 0;
+    put(&e->types, ", WIDE = %d", wide && base_offset(e, src) % (own * types[out->dtype].bytes) == 0);
     put(&e->types, ", MANY = %lldll, DEEP = %lldll, SRC = %lldll", (long long)f.many, (long long)f.deep,
         (long long)from->strides[last]);
     put_pool_tile(e, &f);
@@ -12400,6 +12580,7 @@ static void emit_pool_back(emit *e, uint32_t node) {
     emit_await_and_let_start(e);
     put(&e->body, "  pool_back%s<@_p>(x, src, o);\n", lines ? "_lines" : "");
     snprintf(name, sizeof name, "pool_back_%s", gn_dtype_name(out->dtype));
+    if (lines && f.deep > f.axes[1].stride) e->bounds = "__launch_bounds__(256, 4)";
     const int64_t eights = gn_view_count(out) / (8 * f.axes[1].in) * blocks_for(f.axes[1].in, f.deep);
     emit_launch(e, name, lines ? (uint64_t)blocks_for(eights, 256) : pool_blocks(e, pool, &f), 1, 256);
 }

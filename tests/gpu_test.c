@@ -2954,10 +2954,13 @@ static gn_tensor build_conv_back(gn_ctx *g, const job *j, void **data) {
 
 /* Of -1, 0 and 1, whose sums any order gives exactly. */
 static void *random_signs(gn_dtype d, int64_t n) {
-    uint16_t *v = (uint16_t *)malloc((size_t)n * 2), one = d == GN_BF16 ? 0x3f80 : 0x3c00;
+    void *v = malloc((size_t)n * 8);
+    const uint16_t one = d == GN_BF16 ? 0x3f80 : 0x3c00;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t r = test_random() % 3;
-        v[i] = (uint16_t)(r ? one | (r - 1) << 15 : 0);
+        const int r = (int)(test_random() % 3);
+        if (d == GN_F64) ((double *)v)[i] = r == 2 ? -1 : r;
+        else if (d == GN_F32) ((float *)v)[i] = (float)(r == 2 ? -1 : r);
+        else ((uint16_t *)v)[i] = (uint16_t)(r ? one | (unsigned)(r - 1) << 15 : 0);
     }
     return v;
 }
@@ -3013,6 +3016,44 @@ static void filters_of_one_channel_are_exact(void) {
         void *data[] = { random_signs(f->d, f->images * f->channels * f->height * f->width),
                          random_signs(f->d, f->channels * f->kernel[0] * f->kernel[1]) };
         compare("filters of one channel", build_depth_rows, &j, data, 0);
+        for (int k = 0; k < 2; k++) free(data[k]);
+    }
+}
+
+/* Over planes of x. Rows of whole pieces of 16 bytes are read where they lie, others by way of shared memory, in bands
+   where a plane is large. */
+static const struct depth_form plane_forms[] = {
+    { GN_BF16, 3, 40, 56, 56, { 3, 3 }, { .before = { 1, 1 }, .after = { 1, 1 } }, true },
+    { GN_F16, 2, 24, 33, 48, { 3, 3 }, { .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } }, true },
+    { GN_BF16, 2, 24, 19, 24, { 5, 7 }, { .before = { 0, 3 }, .after = { 4, 3 } }, true },
+    { GN_F32, 2, 12, 10, 40, { 2, 3 }, { .dilation = { 3, 6 }, .before = { 3, 6 }, .after = { 9, 6 } }, true },
+    { GN_F16, 1, 16, 3, 64, { 3, 4 }, { .stride = { 1, 4 }, .before = { 2, 0 }, .after = { 2, 0 } }, true },
+    { GN_BF16, 2, 8, 7, 16, { 1, 15 }, { .before = { 0, 14 }, .after = { 0, 0 } }, true },
+    { GN_BF16, 33, 17, 14, 14, { 3, 3 }, { .before = { 1, 1 }, .after = { 1, 1 } }, true },
+    { GN_F16, 5, 40, 28, 28, { 5, 5 }, { .before = { 2, 2 }, .after = { 2, 2 } }, true },
+    { GN_BF16, 7, 96, 7, 7, { 7, 7 }, { .before = { 3, 3 }, .after = { 3, 3 } }, true },
+    { GN_F32, 2, 5, 190, 195, { 3, 3 }, { .before = { 1, 1 }, .after = { 1, 1 } }, true },
+    { GN_F32, 1, 3, 260, 260, { 7, 7 }, { .stride = { 2, 2 }, .before = { 3, 3 }, .after = { 3, 3 } }, true },
+    { GN_BF16, 3, 21, 29, 42, { 3, 3 }, { .stride = { 2, 3 }, .dilation = { 2, 1 }, .before = { 4, 0 } }, true },
+    { GN_F64, 2, 9, 20, 18, { 3, 5 }, { .before = { 2, 4 }, .after = { 2, 1 } }, true },
+    { GN_F16, 2, 11, 1, 13, { 1, 9 }, { .before = { 0, 4 }, .after = { 0, 4 } }, true },
+};
+
+static gn_tensor build_depth_planes(gn_ctx *g, const job *j, void **data) {
+    const struct depth_form *f = &plane_forms[j->form];
+    gn_conv_desc how = f->how;
+    how.groups = f->channels;
+    return gn_conv(gn_data(g, f->d, GN_SHAPE(f->images, f->channels, f->height, f->width), data[0]),
+                   gn_data(g, f->d, GN_SHAPE(2 * f->channels, 1, f->kernel[0], f->kernel[1]), data[1]), GN_NONE, &how);
+}
+
+static void filters_of_one_channel_over_planes_are_exact(void) {
+    for (int i = 0; i < TEST_COUNT(plane_forms); i++) {
+        const struct depth_form *f = &plane_forms[i];
+        const job j = { .d = f->d, .a = f->channels, .b = f->height, .c = f->kernel[0], .e = f->kernel[1], .form = i };
+        void *data[] = { random_signs(f->d, f->images * f->channels * f->height * f->width),
+                         random_signs(f->d, 2 * f->channels * f->kernel[0] * f->kernel[1]) };
+        compare("filters of one channel over planes", build_depth_planes, &j, data, 0);
         for (int k = 0; k < 2; k++) free(data[k]);
     }
 }
@@ -3385,10 +3426,15 @@ static void gradients_of_maximum_pools_have_the_bits_of_the_cpu(void) {
         { { 4, { 1, 2, 9, 10 } }, { .kernel = { 7, 6 }, .stride = { 2, 2 }, .before = { 3, 3 } }, false },
         { { 4, { 1, 2, 8, 6 } }, { .kernel = { 3, 4 }, .adaptive = true }, false },
     };
+    /* so many that a thread has more rows */
+    static const pooled many = { { 4, { 6, 64, 108, 112 } },
+                                 { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 2 } },
+                                 true };
     static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32, GN_F64 };
     for (int i = 0; i < TEST_COUNT(pools); i++)
         for (int k = 0; k < 4; k++)
             compare_pool_back(&pools[i], &(job){ .d = dtypes[k < 3 ? 0 : 1 + i % 3], .form = k < 3 ? k : i % 2 });
+    compare_pool_back(&many, &(job){ .d = GN_BF16 });
 }
 
 /* ---- matrices solved by panels: a rows, b right sides, c matrices ---- */
@@ -3528,6 +3574,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(rows_of_a_widened_table_agree_with_the_cpu),
     TEST_ENTRY(gradients_of_convs_are_exact),
     TEST_ENTRY(filters_of_one_channel_are_exact),
+    TEST_ENTRY(filters_of_one_channel_over_planes_are_exact),
     TEST_ENTRY(gradients_of_maximum_pools_have_the_bits_of_the_cpu),
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
