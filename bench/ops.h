@@ -635,8 +635,8 @@ static bool ops_open(ops_case *o) {
     return true;
 }
 
-/* Threads look for more work a while before they sleep: between the sides all rest, and each then runs until its
-   processors are awake, as the scripts do, where there are several threads. */
+/* Each side runs until its processors are awake and its memory is where it will be, as the scripts do. Several threads
+   look for more work a while before they sleep: between the sides all rest. */
 enum { SIDE_REST_US = 20000, SIDE_WAKE_US = 5000 };
 
 static void side_rest(void) {
@@ -650,7 +650,7 @@ static void ops_measure(ops_case *o, bool beside, double *own, double *ceiling, 
     double budget = set.quick ? 0.03 : 0.25, begin = ex_now();
     int n = 0, least = set.once ? 1 : set.quick ? 3 : 5;
     while (n < OPS_ROUNDS && (n < least || ex_now() - begin < budget)) {
-        for (double awake = ex_now() + (set.threads > 1 ? 1e-6 * SIDE_WAKE_US : 0); !set.once;) {
+        for (double awake = ex_now() + 1e-6 * SIDE_WAKE_US; !set.once;) {
             ops_run(o, 1); /* at least once for the caches, as the others do */
             if (ex_now() >= awake) break;
         }

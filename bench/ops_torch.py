@@ -8,8 +8,8 @@ Tensors lie in the file of that descriptor, which both map. A line in, a line ou
     let NAME NUMBER                 a number; "let dt DTYPE" a dtype
     do OFFSET EXPRESSION            computes, puts the results there one after the other, each at a multiple of 64;
                                     answers "ok DTYPE COUNT DTYPE COUNT..." or "no WHY"
-    time N                          runs it once, or with several threads for WAKE seconds, then answers with the seconds
-                                    that N times of it take: the processor's with one thread
+    time N                          runs it for WAKE seconds, once at least, then answers with the seconds that N times
+                                    of it take: the processor's with one thread
 """
 import mmap
 import os
@@ -119,7 +119,7 @@ class Case:
 
     def time(self, count):
         run, clock = self.run, time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-        awake = time.perf_counter() + (WAKE if torch.get_num_threads() > 1 else 0)
+        awake = time.perf_counter() + WAKE
         run()
         while time.perf_counter() < awake:
             run()
