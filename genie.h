@@ -2429,7 +2429,7 @@ typedef struct gn_lay {
     uint32_t group; /* node whose loop computes a scalar op */
     uint32_t last;  /* of a base: last kernel that reads it, n_nodes: lives to the end */
     uint32_t own;   /* PLACE_OWN: index of the update; PLACE_INPLACE: the state's leaf */
-    uint32_t tail;  /* of a matmul: the loop that alone reads it, before which it runs; of that loop: the matmul; else
+    uint32_t tail;  /* of a matmul or conv: the loop that alone reads it, before which it runs; of that loop: it; else
                        UINT32_MAX */
     size_t offset;  /* PLACE_BLOCK: bytes */
     uint8_t place;
@@ -2455,7 +2455,8 @@ typedef struct gn_kernel_step {
     uint32_t node;                           /* whose result it writes */
     uint32_t load, n_loads, instr, n_instrs; /* a fused loop; n_instrs 0: a structured kernel */
     uint16_t regs, out;                      /* registers of the loop; the one that is stored */
-    bool tail; /* a matmul whose result only the next step, a loop, reads, element by element: they may run as one */
+    bool
+        tail; /* a matmul or conv whose result only the next step, a loop, reads, element by element: they may be one */
     uint32_t reads; /* of an argsort: elements of each row that anything reads, from its first on; UINT32_MAX: all */
 } gn_kernel_step;
 
@@ -24329,8 +24330,9 @@ static bool gn__is_scalar_op(const gn_part_node *n) {
     return n->leaf == GN_LEAF_NONE && gn__ops[n->op].kind == GN_CLASS_SCALAR;
 }
 
-static bool gn__is_product(const gn_part_node *n) {
-    return n->leaf == GN_LEAF_NONE && (n->op == GN_OP_MATMUL || n->op == GN_OP_LINEAR);
+/* A loop that alone reads it may run in its kernel. */
+static bool gn__takes_tail(const gn_part_node *n) {
+    return n->leaf == GN_LEAF_NONE && (n->op == GN_OP_MATMUL || n->op == GN_OP_LINEAR || n->op == GN_OP_CONV);
 }
 
 static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part_node *b) {
@@ -24355,7 +24357,7 @@ static void gn__layout_groups(gn_layout *l, bool fuse) {
         bool scalar = gn__is_scalar_op(n);
         l->lay[i].group = GN__NO_GROUP;
         l->lay[i].tail = GN__NO_GROUP;
-        if (fuse && gn__is_product(n) && candidate[i] && candidate[i] != UINT32_MAX &&
+        if (fuse && gn__takes_tail(n) && candidate[i] && candidate[i] != UINT32_MAX &&
             l->lay[candidate[i] - 1].tail == GN__NO_GROUP) {
             l->lay[i].tail = candidate[i] - 1; /* of several, the last that is computed */
             l->lay[candidate[i] - 1].tail = i;

@@ -100,7 +100,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 44
+#define GN__CU_GENERATOR 45
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -1999,10 +1999,11 @@ typedef struct emit {
     size_t n_groups, cap_groups;
     vector_group *vectors;
     size_t n_vectors, cap_vectors;
-    uint32_t *runs;    /* per step, while they are fused: the step in whose kernel it runs */
-    bool *inlined;     /* per node: an embedding that the loop which reads it looks up by itself */
-    uint32_t fused;    /* steps without a kernel of their own */
-    refusal *refusals; /* what a rule could have taken in, and did not */
+    uint32_t *runs;       /* per step, while they are fused: the step in whose kernel it runs */
+    uint32_t *conv_tails; /* per node: of a convolution 1 + the step of the loop that runs in its kernel, else 0 */
+    bool *inlined;        /* per node: an embedding that the loop which reads it looks up by itself */
+    uint32_t fused;       /* steps without a kernel of their own */
+    refusal *refusals;    /* what a rule could have taken in, and did not */
     size_t n_refusals, cap_refusals;
     launch *launches;
     param *params;
@@ -5663,10 +5664,9 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = "
         "0; v < V; v++) {\n",
         types[d].compute, constants.s ? constants.s : "");
-    if (drops_bits(d) && t->loop)
-        put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
-    else put(&e->types, "      %s%s sum = %s;\n", t->clamp ? "" : "const ", types[d].compute, sum);
+    put(&e->types, "      %s sum = %s;\n", types[d].compute, sum);
     epilogue_clamp(e, t, d);
+    if (drops_bits(d) && t->loop) put(&e->types, "      sum = cast_to<%s>::of(sum);\n", type);
     text body = e->body; /* instructions are written into the body */
     e->body = (text){ 0 };
     for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
@@ -9289,8 +9289,8 @@ enum {
 
 static const char conv_text[] =
     "// P: T, C, TR (transposed), by axis I (sizes of x), O (of the result), K, S, DL, B (before), strides XN XC X0 X1 "
-    "X2, WM WC W0 W1 W2, RN RM R0 R1 R2, BS; CG MG (channels, filters of a group), GROUPS, IMAGES, BIAS, RES, CLAMP, "
-    "least(), most()\n"
+    "X2, WM WC W0 W1 W2, RN RM R0 R1 R2, BS; CG MG (channels, filters of a group), GROUPS, IMAGES, BIAS, RES, ENDS, "
+    "end(y)\n"
     "// Where tap k meets x along an axis of place o: -1 where that is outside.\n"
     "template <bool TR> M i64 conv_at(i64 o, i64 k, i64 s, i64 d, i64 before, i64 in) {\n"
     "  if (!TR) { const i64 i = o * s + k * d - before; return i < in ? i : -1; }\n"
@@ -9313,7 +9313,7 @@ static const char conv_text[] =
     "const {\n"
     "    if (P::BIAS) y += get(bias[m * P::BS]);\n"
     "    if (P::RES) y += get(residual[n * P::RN + m * P::RM + a * P::R0 + b * P::R1 + c * P::R2]);\n"
-    "    if (P::CLAMP) y = y < P::least() ? P::least() : y > P::most() ? P::most() : y;\n"
+    "    if (P::ENDS) y = P::end(y);\n"
     "    put(o[(((n * (P::MG * P::GROUPS) + m) * P::O0 + a) * P::O1 + b) * P::O2 + c], y);\n"
     "  }\n"
     "};\n"
@@ -9373,6 +9373,59 @@ static const char conv_text[] =
     "  }\n"
     "}\n";
 
+/* The loop that runs in a convolution's kernel: its step, found by fuse_convs, else NULL. */
+static const gn_kernel_step *conv_loop(const emit *e, uint32_t node) {
+    return e->conv_tails && e->conv_tails[node] ? &e->layout->steps[e->conv_tails[node] - 1] : NULL;
+}
+
+/* Where a convolution's result goes: what its loop makes of it, if it has one. */
+static uint32_t conv_result(const emit *e, uint32_t node) {
+    const gn_kernel_step *s = conv_loop(e, node);
+    return s ? s->node : node;
+}
+
+static bool conv_clamps(const emit *e, uint32_t node) {
+    const int64_t *a = attrs_of(e, node);
+    return word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY;
+}
+
+static bool conv_ends(const emit *e, uint32_t node) { return conv_clamps(e, node) || conv_loop(e, node); }
+
+/* What becomes of a sum last: it is kept between bounds, then rounded for the loop. */
+static void put_conv_end(emit *e, uint32_t node) {
+    const int64_t *a = attrs_of(e, node);
+    const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    text *t = &e->types, body = e->body;
+    if (!l) {
+        e->failed = true;
+        return;
+    }
+    put(t, "  static M C end(C sum) {\n");
+    if (conv_clamps(e, node))
+        put(t,
+            "    const C least = (C)gn_f64(0x%llxull), most = (C)gn_f64(0x%llxull);\n    sum = sum < least ? least : "
+            "sum "
+            "> most ? most : sum;\n",
+            (unsigned long long)a[2], (unsigned long long)a[3]);
+    l->step = conv_loop(e, node);
+    l->stored = true;
+    if (l->step && drops_bits(d)) put(t, "    sum = cast_to<T>::of(sum);\n");
+    for (uint32_t i = 0; l->step && i < l->step->n_loads; i++) {
+        const gn_load *operand = load_of(e, l, i);
+        snprintf(l->names[operand->reg], sizeof l->names[0], operand->constant ? "x%u" : "sum", i);
+        if (operand->constant)
+            put(t, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[operand->dtype].compute, i,
+                types[operand->dtype].name, (unsigned long long)f64_word(operand->value));
+    }
+    e->body = (text){ 0 }; /* instructions are written into the body */
+    for (uint32_t i = 0; l->step && i < l->step->n_instrs; i++) loop_instr(e, l, i);
+    put(t, "%s    return %s;\n  }\n", e->body.s ? e->body.s : "", l->step ? l->names[l->step->out] : "sum");
+    text_free(&e->body);
+    e->body = body;
+    gn_free(l);
+}
+
 static void put_axes(text *t, const char *name, const int64_t *of, int n, int64_t otherwise) {
     for (int i = 0; i < 3; i++)
         put(t, ", %s%d = %lldll", name, i, (long long)(i < 3 - n ? otherwise : of[i - (3 - n)]));
@@ -9387,9 +9440,8 @@ static void put_conv(emit *e, uint32_t node, const gn_view *bias, const gn_view 
     text *t = &e->types;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < 4; k++) s[k][i] = a[4 + 4 * i + k];
-    put(t, "struct @_p { typedef %s T; typedef %s C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d };\n",
-        types[x->dtype].name, types[x->dtype].compute, transposed, bias != NULL, residual != NULL,
-        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY);
+    put(t, "struct @_p { typedef %s T; typedef %s C; enum { TR = %d, BIAS = %d, RES = %d, ENDS = %d };\n",
+        types[x->dtype].name, types[x->dtype].compute, transposed, bias != NULL, residual != NULL, conv_ends(e, node));
     put(t, "  static const i64 GROUPS = %lldll, CG = %lldll, MG = %lldll, IMAGES = %lldll", (long long)groups,
         (long long)(x->dims[1] / groups), (long long)(out->dims[1] / groups), (long long)x->dims[0]);
     put(t, ", XN = %lldll, XC = %lldll, WM = %lldll, WC = %lldll, BS = %lldll, RN = %lldll, RM = %lldll",
@@ -9405,10 +9457,9 @@ static void put_conv(emit *e, uint32_t node, const gn_view *bias, const gn_view 
     put_axes(t, "X", x->strides + 2, n, 0);
     put_axes(t, "W", w->strides + 2, n, 0);
     put_axes(t, "R", residual ? residual->strides + 2 : none, n, 0);
-    put(t,
-        ";\n  static M C least() { return (C)gn_f64(0x%llxull); }\n  static M C most() { return (C)gn_f64(0x%llxull); "
-        "}\n};\n",
-        (unsigned long long)a[2], (unsigned long long)a[3]);
+    put(t, ";\n");
+    put_conv_end(e, node);
+    put(t, "};\n");
 }
 
 /* ---- on tensor cores: a product of the filters with rows of channels that the places' windows pick ---- */
@@ -9593,7 +9644,7 @@ static const char conv_rows_text[] =
     "// The residual of a unit: of filter m at the places from column p on, or (DOWN) of the filters from m on at "
     "place p. P: T, m (filters of a group), PITCH (columns of an image), FILTERS, PLACES (columns of all images), "
     "SPOTS (places of a phase of an image), Q0 Q1 Q2 (by axis), OUT (places of an image), V (places that are stored "
-    "at once), BIAS, RES, CLAMP, BS; KEEP: the result is rows of channels; DENSE: the residual lies as the result, "
+    "at once), BIAS, RES, ENDS, BS; KEEP: the result is rows of channels; DENSE: the residual lies as the result, "
     "else RN RM R0 R1 R2, O1 O2\n"
     "template <class P> M i64 conv_apart(int n, int f, int at) { return (i64)n * P::RN + f * P::RM + at / (P::O1 * "
     "P::O2) * P::R0 + at / P::O2 % P::O1 * P::R1 + at % P::O2 * P::R2; }\n"
@@ -9615,7 +9666,7 @@ static const char conv_rows_text[] =
     "}\n"
     "template <class P> M void conv_finish(typename P::T &y, float s, typename P::T r) {\n"
     "  if (P::RES) s += get(r);\n"
-    "  if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "  if (P::ENDS) s = P::end(s);\n"
     "  put(y, s);\n"
     "}\n"
     "// A unit's sums, to which the bias has been added, with what follows them; r: their residual.\n"
@@ -9998,7 +10049,7 @@ static void conv_rows_join(conv_rows *c) {
 
 /* Its result becomes rows of channels, see conv_keep_rows. */
 static bool conv_keeps(const emit *e, const conv_rows *c) {
-    const gn_view *out = view_of(e, c->node);
+    const gn_view *out = view_of(e, conv_result(e, c->node));
     return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
 }
 
@@ -10006,10 +10057,8 @@ static bool conv_keeps(const emit *e, const conv_rows *c) {
    puts apart. */
 static void conv_rows_apart(const emit *e, conv_rows *c) {
     const gn_view *out = view_of(e, c->node);
-    const int64_t *a = attrs_of(e, c->node);
     c->apart = c->transposed && c->taps == 1 && c->bias == GN_NO_NODE && c->residual == GN_NO_NODE &&
-               word_f64(a[2]) == -INFINITY && word_f64(a[3]) == INFINITY && !conv_keeps(e, c) &&
-               (double)gn_view_count(out) < 0x1p30;
+               !conv_ends(e, c->node) && !conv_keeps(e, c) && (double)gn_view_count(out) < 0x1p30;
     if (!c->apart) return;
     memcpy(c->wide, c->out, sizeof c->wide);
     memcpy(c->steps, c->stride, sizeof c->steps);
@@ -10651,36 +10700,37 @@ static void emit_conv_ready(emit *e, const conv_rows *c) {
 
 /* Rows of filters are stored where they lie dense: in a result of one place. */
 static bool conv_cross_keeps(const emit *e, const conv_rows *c) {
-    return c->cross && c->places == 1 && c->filters % 8 == 0 && base_offset(e, c->node) % 16 == 0;
+    return c->cross && c->places == 1 && c->filters % 8 == 0 && base_offset(e, conv_result(e, c->node)) % 16 == 0;
 }
 
 /* What conv_put, conv_tensor, conv_add and (feeds) conv_fed call P. */
 static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
-    const gn_view *out = view_of(e, c->node), *bias = c->bias == GN_NO_NODE ? NULL : view_of(e, c->bias),
+    const gn_view *out = view_of(e, conv_result(e, c->node)),
+                  *bias = c->bias == GN_NO_NODE ? NULL : view_of(e, c->bias),
                   *residual = c->residual == GN_NO_NODE ? NULL : view_of(e, c->residual);
-    const int64_t *a = attrs_of(e, c->node);
     int64_t r[5] = { 0 }, lot, down = blocks_for(c->filters, c->height), columns = conv_columns(e, c, &lot);
     gn_view dense = gn_view_dense(out->dtype, out->rank, out->dims);
     const gn_view *like = conv_keeps(e, c) ? out : &dense;
     bool lies = residual != NULL, keeps = conv_keeps(e, c) || conv_cross_keeps(e, c);
     int wide = c->transposed ? 1 : 8;
     text *t = &e->types;
-    while (wide > 1 && (c->places % wide || (!c->apart && base_offset(e, c->node) % (2 * wide)))) wide /= 2;
+    while (wide > 1 && (c->places % wide || (!c->apart && base_offset(e, conv_result(e, c->node)) % (2 * wide))))
+        wide /= 2;
     for (int i = 0; residual && i < out->rank; i++) {
         r[i < 2 ? i : i + 3 - c->axes] = residual->strides[i];
         lies = lies && (residual->dims[i] == 1 || residual->strides[i] == like->strides[i]);
     }
     lies = lies && base_offset(e, c->residual) % (conv_keeps(e, c) ? 16 : 2 * wide) == 0;
     put(t,
-        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DOWN "
+        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, ENDS = %d, KEEP = %d, DOWN "
         "= %d, DENSE = %d, V = %d, FED = %d, FLAT = %d, PLANAR = %d, CROSS = %d, AT = %d, PITCH = %lld, m = %lld, "
         "FILTERS = %lld, PLACES = %lld, IMAGES = %lld, OUT = %lld, SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = "
         "%lld, CP = %lld, DEEP = %lld,\n",
-        types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
-        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, keeps, keeps || c->cross || wide < 4, lies, wide,
-        c->fed, c->flat, c->planar, c->cross, c->w_across, (long long)c->pitch, (long long)c->filters,
-        (long long)(c->groups * c->filters), (long long)((c->cross ? c->spots : c->images) * c->pitch),
-        (long long)c->images, (long long)c->places, (long long)c->spots, (long long)c->phases, (long long)lot,
+        types[out->dtype].name, c->transposed, bias != NULL, residual != NULL, conv_ends(e, c->node), keeps,
+        keeps || c->cross || wide < 4, lies, wide, c->fed, c->flat, c->planar, c->cross, c->w_across,
+        (long long)c->pitch, (long long)c->filters, (long long)(c->groups * c->filters),
+        (long long)((c->cross ? c->spots : c->images) * c->pitch), (long long)c->images, (long long)c->places,
+        (long long)c->spots, (long long)c->phases, (long long)lot,
         (long long)(c->x_lies ? c->channels : conv_eights(c->channels)), (long long)c->padded,
         (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld, TILES = %lld",
@@ -10702,9 +10752,7 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
         "%lldll;\n",
         (long long)c->strides[0], (long long)(bias ? bias->strides[0] : 0), (long long)r[0], (long long)r[1],
         (long long)r[2], (long long)r[3], (long long)r[4]);
-    put(t,
-        "  static M C least() { return (C)gn_f64(0x%llxull); }\n  static M C most() { return (C)gn_f64(0x%llxull); }\n",
-        (unsigned long long)a[2], (unsigned long long)a[3]);
+    put_conv_end(e, c->node);
     const int64_t pieces = blocks_for(c->planar ? c->taps : c->padded, 64),
                   steps =
                       c->cross ? blocks_for(c->channels * c->taps, 64) : (c->planar ? c->channels : c->taps) * pieces;
@@ -10802,7 +10850,7 @@ static void emit_conv_rest(emit *e, const conv_rows *c, const char *type) {
     if (c->bias != GN_NO_NODE) emit_node(e, c->bias, type, true, "bias");
     if (c->residual != GN_NO_NODE) emit_node(e, c->residual, type, true, "residual");
     if (c->apart) emit_pointer(e, type, false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->apart_at });
-    else emit_node(e, c->node, type, false, "o");
+    else emit_node(e, conv_result(e, c->node), type, false, "o");
     emit_await(e);
 }
 
@@ -10866,9 +10914,16 @@ static bool depth_fits_rows(const emit *e, uint32_t i) {
            gn_view_count(out) < 0x3fffffff && a[4] < 0x10000 && a[5] < 0x10000 && is_small(x) && !always_wide();
 }
 
+/* The convolution whose result a loop takes in that one's kernel, or the node itself. */
+static uint32_t conv_behind(const emit *e, uint32_t i) {
+    const uint32_t at = e->layout->lay[i].tail;
+    return at != GN_NO_NODE && at < i && conv_loop(e, at) ? at : i;
+}
+
 /* Its result may become rows of channels. */
 static bool can_keep(const emit *e, uint32_t i) {
     conv_rows c;
+    i = conv_behind(e, i);
     return depth_fits_rows(e, i) || (node_is(e, i, GN_OP_POOL) && pool_fits_rows(e, i)) ||
            (conv_rows_at(e, i, &c) && c.filters % 8 == 0);
 }
@@ -10894,7 +10949,7 @@ static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int h
     conv_rows c;
     if (input_index && assigned(e, reader) != reader) return hints;
     if (permutes_to_rows(e, reader)) return hints & KEEP_BARRED ? KEEP_BARRED : KEEP_WANTED;
-    bool keeps = lies_as_rows(view_of(e, reader)), depth = depth_fits_rows(e, reader);
+    bool keeps = lies_as_rows(view_of(e, conv_result(e, reader))), depth = depth_fits_rows(e, reader);
     if (node_is(e, reader, GN_OP_POOL) || (depth && !input_index)) return keeps ? KEEP_WANTED : KEEP_BARRED;
     if (!node_is(e, reader, GN_OP_CONV)) return KEEP_BARRED;
     bool residual = input_index && (attrs_of(e, reader)[0] & 4) && input_index + 1 == e->part->nodes[reader].n_ins;
@@ -10909,8 +10964,9 @@ static void keep_rows(emit *e, uint32_t i, int hints) {
     gn_lay *lay = &e->layout->lay[i];
     if (!(hints & KEEP_WANTED) || (hints & KEEP_BARRED) || lay->base != i || lay->place != GN_PLACE_BLOCK) return;
     if (!can_keep(e, i)) return;
-    if (node_is(e, i, GN_OP_POOL) || depth_fits_rows(e, i)) { /* of x that lies so or may */
-        const uint32_t x = input(e, i, 0);
+    const uint32_t by = conv_behind(e, i);
+    if (node_is(e, by, GN_OP_POOL) || depth_fits_rows(e, by)) { /* of x that lies so or may */
+        const uint32_t x = input(e, by, 0);
         if (view_of(e, x)->strides[1] != 1 && !can_keep(e, x)) return;
     }
     gn_view *v = &lay->view;
@@ -11068,7 +11124,6 @@ static void emit_conv_spread(emit *e, const conv_rows *c) {
    waited for at the end of each tile. */
 static bool conv_product_of(const emit *e, const conv_rows *c, matmul *x) {
     const gn_view *in = view_of(e, c->x), *w = view_of(e, c->w);
-    const int64_t *a = attrs_of(e, c->node);
     int64_t row = 0, along = 0;
     if (!c->fed || c->planar || c->cross || c->flat || c->pixel || c->apart || c->turned || c->taps != 1 ||
         c->groups != 1 || c->phases != 1 || !c->x_lies || c->residual != GN_NO_NODE || c->filters % 8 ||
@@ -11093,9 +11148,10 @@ static bool conv_product_of(const emit *e, const conv_rows *c, matmul *x) {
                       .bk = 1,
                       .bn = w->strides[0] };
     x->t = (epilogue){ .node = c->node,
-                       .result = c->node,
+                       .result = conv_result(e, c->node),
                        .bias = c->bias,
-                       .clamp = word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY ? a + 2 : NULL };
+                       .loop = conv_loop(e, c->node),
+                       .clamp = conv_clamps(e, c->node) ? attrs_of(e, c->node) + 2 : NULL };
     x->t.vector = epilogue_vector(e, &x->t, x->p.n);
     return true;
 }
@@ -11103,7 +11159,7 @@ static bool conv_product_of(const emit *e, const conv_rows *c, matmul *x) {
 /* By a product's kernel where that takes less time, by both models. */
 static bool emit_conv_product(emit *e, const conv_rows *c) {
     matmul x;
-    if (e->tail || e->invariant || !emit_has_warpgroups(e) || !conv_product_of(e, c, &x)) return false;
+    if (e->invariant || !emit_has_warpgroups(e) || !conv_product_of(e, c, &x)) return false;
     product_form f = product_choose(e, &x.p, x.d, 0);
     if (!f.stages || f.us >= c->us) return false;
     product_bind(e, &x.p, &f, x.d, base_offset(e, x.xa), base_offset(e, x.xb));
@@ -11142,7 +11198,7 @@ static void emit_conv_operands(emit *e, uint32_t node, const gn_view *bias, cons
     emit_node(e, input(e, node, 1), type, true, "w");
     if (bias) emit_node(e, input(e, node, 2), type, true, "bias");
     if (residual) emit_node(e, input(e, node, bias ? 3 : 2), type, true, "residual");
-    emit_node(e, node, type, false, "o");
+    emit_node(e, conv_result(e, node), type, false, "o");
 }
 
 /* ---- filters of one channel each ---- */
@@ -11231,7 +11287,7 @@ static const char conv_depth_text[] =
     "        C s = sum[j][h];\n"
     "        if (P::BIAS) s += more;\n"
     "        if (P::RES && b + h < O2) s += get(residual[n * P::RN + m * P::RM + (a + j) * P::R1 + (b + h) * P::R2]);\n"
-    "        if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "        if (P::ENDS) s = P::end(s);\n"
     "        put(y[h], s);\n"
     "      }\n"
     "      UNROLL for (int h = 0; h < W; h += OUT) if (O2 % W == 0 || b + h < O2) vstore<OUT>(to + h, y + h);\n"
@@ -11277,7 +11333,7 @@ static const char conv_depth_text[] =
     "        float s = sum[j][h];\n"
     "        if (P::BIAS) s += more;\n"
     "        if (P::RES) s += get(residual[n * P::RN + m * P::RM + (a + j) * P::R1 + (b + h) * P::R2]);\n"
-    "        if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "        if (P::ENDS) s = P::end(s);\n"
     "        put(y[h], s);\n"
     "      }\n"
     "      vput<W>(o + (((i64)q * O1 + a + j) * O2 + b), y);\n"
@@ -11330,7 +11386,7 @@ static const char conv_depth_rows_text[] =
     "    float q = sum[j];\n"
     "    if (P::BIAS) q += get(bias[(m + j) * P::BS]);\n"
     "    if (P::RES) q += get(residual[n * P::RN + (m + j) * P::RM + a * P::R1 + b * P::R2]);\n"
-    "    if (P::CLAMP) q = q < P::least() ? P::least() : q > P::most() ? P::most() : q;\n"
+    "    if (P::ENDS) q = P::end(q);\n"
     "    put(to[j], q);\n"
     "    if (!KEEP) at[j * ((int)P::O1 * (int)P::O2)] = to[j];\n"
     "  }\n"
@@ -11472,7 +11528,7 @@ static int64_t depth_places(int64_t out, int64_t taps, int64_t stride, int64_t d
    processors have work. */
 static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     enum { EACH = 4, DEEP = 6, TAPS = 9, BLOCKS = 2, MOST = 64 << 10 }; /* bytes that all GPUs have for a block */
-    const gn_view *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const gn_view *w = view_of(e, input(e, node, 1)), *out = view_of(e, conv_result(e, node));
     const int64_t *a = attrs_of(e, node), units = out->dims[1] / EACH, wide = units < 16 ? 8 : 32, lines = out->dims[2],
                   places = out->dims[3] > 4 && a[8] == 1 ? 4 : 2, all = blocks_for(out->dims[3], places),
                   most = 256 / wide, strips = blocks_for(all, blocks_for(all, most)),
@@ -11506,7 +11562,8 @@ static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, co
 
 static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     enum { TURNS = 4, WIDE = 5 }; /* blocks to a processor; taps of a line of which four channels are kept */
-    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)),
+                  *out = view_of(e, conv_result(e, node));
     const int64_t *a = attrs_of(e, node);
     if (!depth_fits_rows(e, node) || x->strides[1] != 1 || base_offset(e, input(e, node, 0)) % 16) return false;
     for (int i = 0; i < 4; i++)
@@ -11565,7 +11622,8 @@ static depth_part depth_part_of(int size, int64_t o1, int64_t o2, int64_t i2, in
 /* Planes or rows of x that fit in shared memory, and little idle time of threads at the end. */
 static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     enum { MEMORY = 40 << 10, TAPS = 49, EXTENT = 16, PLANES = 32 };
-    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)),
+                  *out = view_of(e, conv_result(e, node));
     const int64_t *a = attrs_of(e, node);
     int n = x->rank - 2, size = types[x->dtype].bytes, tall = n > 1;
     if (n > 2 || x->dims[1] != a[1] || out->dims[1] > a[1] * CONV_FEW || (a[0] & 1) || always_wide()) return false;
@@ -11577,7 +11635,7 @@ static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const g
     if (k1 * k2 > TAPS || reach > EXTENT || reach2 > EXTENT || across[0] > 4 || s1 > 4) return false;
     if (gn_view_count(out) >= 0x3fffffff || gn_view_count(x) >= 0x3fffffff || !i1 || !i2) return false;
     depth_part part = depth_part_of(size, o1, o2, i2, k1, k2, s1, across[0], reach, reach2);
-    while (base_offset(e, node) % (part.out * size)) part.out /= 2;
+    while (base_offset(e, conv_result(e, node)) % (part.out * size)) part.out /= 2;
     const int64_t r = part.rows, beside = (r * s1 + 1) * i2 * size, row = i2 * size;
     int64_t plane = ((o1 - 1) * s1 + reach + 1) * row, planes = 1, band = blocks_for(o1, r) * r, vector = 16 / size;
     if (plane + beside <= MEMORY) {
@@ -11598,8 +11656,8 @@ static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const g
         vector /= 2;
     if (!dense) return false;
     /* rows that are whole pieces of 16 bytes are read where they lie, by threads of four rows */
-    const bool lines =
-        size <= 4 && vector == 16 / size && i2 % vector == 0 && o2 % vector == 0 && base_offset(e, node) % 16 == 0;
+    const bool lines = size <= 4 && vector == 16 / size && i2 % vector == 0 && o2 % vector == 0 &&
+                       base_offset(e, conv_result(e, node)) % 16 == 0;
     const int64_t few = o1 < 4 ? o1 : 4;
     put_conv(e, node, bias, residual);
     emit_early(e);
@@ -11644,7 +11702,7 @@ static void emit_conv(emit *e, uint32_t node) {
     emit_node(e, input(e, node, 1), type, true, "w");
     if (bias) emit_node(e, input(e, node, (uint32_t)at_bias), type, true, "bias");
     if (residual) emit_node(e, input(e, node, (uint32_t)at_residual), type, true, "residual");
-    emit_node(e, node, type, false, "o");
+    emit_node(e, conv_result(e, node), type, false, "o");
     put(&e->body, "  conv_%s<@_p>(x, w, %s, %s, o);\n", few ? "each" : "tile", bias ? "bias" : "0",
         residual ? "residual" : "0");
     snprintf(name, sizeof name, "conv_%s_%s", few ? "each" : "tile", gn_dtype_name(x->dtype));
@@ -17443,12 +17501,38 @@ static uint32_t row_at(const emit *e, const row_group *g, uint32_t m) {
     return (uint32_t)(g->steps[m].step - e->layout->steps);
 }
 
-/* The loop that runs in the kernel of step i, a matmul; NULL: none. */
+/* A loop of a convolution's result and of constants, of its dtype. */
+static bool conv_takes(const emit *e, uint32_t node, const gn_kernel_step *s) {
+    const gn_view *out = view_of(e, node);
+    bool takes =
+        view_of(e, s->node)->dtype == out->dtype && gn_view_is_dense(view_of(e, s->node)) && gn_view_count(out);
+    for (uint32_t k = 0; k < s->n_loads && takes; k++) {
+        const gn_load *d = &e->layout->loads[s->load + k];
+        takes = d->constant || (d->base == node && d->dtype == out->dtype && is_whole(e, &d->view, node));
+    }
+    return takes;
+}
+
+/* The loop that runs in the kernel of step i, a matmul or a convolution; NULL: none. */
 static const gn_kernel_step *tail_of(const emit *e, size_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
+    if (node_is(e, s->node, GN_OP_CONV)) return conv_loop(e, s->node);
     bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].inside &&
                  !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
     return fuses ? s + 1 : NULL;
+}
+
+/* Before anything is decided of where results of convolutions lie. */
+static void fuse_convs(emit *e) {
+    static const fusion alone = { 0 };
+    const gn_layout *l = e->layout;
+    for (size_t i = 0; i + 1 < l->n_steps && !env_is("GENIE_CUDA_EPILOGUE", "0"); i++) {
+        const gn_kernel_step *s = &l->steps[i];
+        if (s->tail && node_is(e, s->node, GN_OP_CONV) && memcmp(&e->fusions[i], &alone, sizeof alone) == 0 &&
+            memcmp(&e->fusions[i + 1], &alone, sizeof alone) == 0 && is_epilogue(e, s + 1) &&
+            conv_takes(e, s->node, s + 1))
+            e->conv_tails[s->node] = (uint32_t)i + 2;
+    }
 }
 
 /* Nothing else computes the step, and it is one that groups are made of. */
@@ -20426,6 +20510,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->emit.vectors);
     gn_free(p->emit.refusals);
     gn_free(p->emit.inlined);
+    gn_free(p->emit.conv_tails);
     gn_free(p->emit.appends);
     gn_free(p->emit.checked);
     gn_free(p->words);
@@ -20614,6 +20699,7 @@ static void emit_begin(emit *e, executor *x, plan *p, gn_fault *f) {
     if (f) f->result = GN_OK;
     e->fusions = (fusion *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->fusions);
     e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
+    e->conv_tails = (uint32_t *)alloc_zero((p->part->n_nodes + 1) * sizeof *e->conv_tails);
     e->appends = (append_done *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->checked = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->checked);
 }
@@ -20632,8 +20718,10 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0, data = 0;
     emit_begin(e, x, p, f);
-    if (!e->fusions || !e->inlined || !e->appends || !e->checked ||
-        (fuses_steps() && (!fuse_steps(e) || !conv_keep_rows(e))))
+    bool ok =
+        e->fusions && e->inlined && e->conv_tails && e->appends && e->checked && (!fuses_steps() || fuse_steps(e));
+    if (ok) fuse_convs(e);
+    if (!ok || (fuses_steps() && !conv_keep_rows(e)))
         return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f)
                                       : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     if (!gn_flag_get(x->cancel)) plan_measure(x, p);

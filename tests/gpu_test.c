@@ -2978,6 +2978,131 @@ static void gradients_of_convs_are_exact(void) {
     }
 }
 
+/* ---- activations after convolutions ---- */
+
+enum { END_RELU, END_LINES, END_GATE, END_SILU };
+
+/* chain: another convolution of one tap and the same activation follow. last: x and the result are rows of channels. */
+static const struct end_form {
+    gn_dtype d;
+    int64_t images, channels, height, width, filters, kernel;
+    gn_conv_desc how;
+    int end;
+    bool bias, chain, last;
+} end_forms[] = {
+    { GN_BF16, 2, 64, 14, 14, 128, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_RELU, true, false, false },
+    { GN_F16, 2, 64, 14, 14, 72, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_GATE, false, false, true },
+    { GN_BF16, 1, 512, 7, 7, 64, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_LINES, true, false, false },
+    { GN_BF16, 3, 128, 12, 12, 256, 1, { .clamps = true, .least = -2.1, .most = 60.7 }, END_LINES, true, false, true },
+    { GN_BF16,
+      2,
+      24,
+      17,
+      16,
+      24,
+      3,
+      { .before = { 1, 1 }, .after = { 1, 1 }, .groups = 24 },
+      END_GATE,
+      true,
+      false,
+      false },
+    { GN_F16,
+      2,
+      40,
+      9,
+      11,
+      40,
+      5,
+      { .before = { 2, 2 }, .after = { 2, 2 }, .groups = 40 },
+      END_RELU,
+      false,
+      false,
+      true },
+    { GN_F16,
+      2,
+      3,
+      20,
+      24,
+      32,
+      5,
+      { .stride = { 2, 2 }, .before = { 2, 2 }, .after = { 2, 2 } },
+      END_LINES,
+      true,
+      false,
+      false },
+    { GN_BF16, 2, 48, 8, 8, 32, 2, { .stride = { 2, 2 }, .transposed = true }, END_GATE, true, false, false },
+    { GN_BF16, 2, 64, 8, 8, 32, 1, { .stride = { 2, 2 }, .transposed = true }, END_LINES, false, false, false },
+    { GN_F32, 2, 8, 13, 9, 70, 3, { .before = { 1, 0 }, .after = { 1, 2 } }, END_GATE, true, false, false },
+    { GN_F64, 1, 6, 10, 9, 3, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_LINES, true, false, false },
+    { GN_BF16, 2, 64, 14, 14, 64, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_SILU, true, true, false },
+    { GN_F16,
+      2,
+      64,
+      14,
+      14,
+      64,
+      3,
+      { .before = { 1, 1 }, .after = { 1, 1 }, .groups = 64 },
+      END_SILU,
+      true,
+      true,
+      true },
+    { GN_F32, 2, 16, 9, 9, 24, 3, { .stride = { 2, 2 } }, END_SILU, true, true, false },
+};
+
+static gn_tensor end_with(gn_tensor y, int end) {
+    if (end == END_RELU) return gn_relu(y);
+    if (end == END_LINES) return gn_clamp(gn_mul_c(gn_add_c(y, 3), 0.5), -1, 6);
+    return end == END_GATE ? gn_mul(y, gn_clamp(gn_add_c(y, 3), 0, 6)) : gn_silu(y);
+}
+
+/* b: without activations */
+static gn_tensor build_ended(gn_ctx *g, const job *j, void **data) {
+    const struct end_form *f = &end_forms[j->form];
+    const int64_t groups = f->how.groups ? f->how.groups : 1;
+    const gn_conv_desc plain = { 0 };
+    const gn_shape planes = GN_SHAPE(f->images, f->channels, f->height, f->width),
+                   rows = GN_SHAPE(f->images, f->height, f->width, f->channels),
+                   of = f->how.transposed ? GN_SHAPE(f->channels, f->filters, f->kernel, f->kernel)
+                                          : GN_SHAPE(f->filters, f->channels / groups, f->kernel, f->kernel);
+    gn_tensor x = gn_data(g, f->d, f->last ? rows : planes, data[0]),
+              bias = f->bias ? gn_data(g, f->d, GN_SHAPE(f->filters), data[2]) : GN_NONE;
+    if (f->last) x = gn_permute(x, GN_AXES(0, 3, 1, 2));
+    gn_tensor y = gn_conv(x, gn_data(g, f->d, of, data[1]), bias, &f->how);
+    if (!j->b) y = end_with(y, f->end);
+    if (f->chain) y = gn_conv(y, gn_data(g, f->d, GN_SHAPE(f->filters, f->filters, 1, 1), data[3]), bias, &plain);
+    if (f->chain && !j->b) y = end_with(y, f->end);
+    return f->last ? gn_permute(y, GN_AXES(0, 2, 3, 1)) : y;
+}
+
+/* Kernels of the form's convolutions, with or without activations. */
+static int kernels_of_ended(const job *j, void **data, bool without) {
+    gn_stats before, after;
+    job of = *j;
+    of.b = without;
+    gn_tensor y = build_ended(gpu, &of, data);
+    gn_get_stats(gpu, &before);
+    CHECK_RESULT(gn_realize(&y, 1), GN_OK);
+    gn_get_stats(gpu, &after);
+    gn_step(gpu);
+    return (int)(after.kernels_run - before.kernels_run);
+}
+
+static void activations_after_convs_are_no_kernels_of_their_own(void) {
+    const bool whole = !getenv("GENIE_CUDA_EPILOGUE") && !getenv("GENIE_CUDA_FUSE");
+    for (int i = 0; i < TEST_COUNT(end_forms); i++) {
+        const struct end_form *f = &end_forms[i];
+        const job j = { .d = f->d, .a = f->channels, .c = f->filters, .e = f->kernel, .form = i };
+        void *data[] = { random_signs(f->d, f->images * f->channels * f->height * f->width),
+                         random_signs(f->d, f->filters * f->channels * f->kernel * f->kernel),
+                         random_signs(f->d, f->filters), random_signs(f->d, f->filters * f->filters) };
+        compare("activations after convs", build_ended, &j, data, f->chain ? 2e-2 : 0);
+        if (!compiles_only && whole && f->end != END_SILU)
+            CHECK(kernels_of_ended(&j, data, false) <= kernels_of_ended(&j, data, true));
+        for (int k = 0; k < 4; k++) free(data[k]);
+    }
+}
+
 /* ---- filters of one channel each over rows of channels ---- */
 
 static const struct depth_form {
@@ -3573,6 +3698,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(values_of_16_bits_are_widened_where_they_are_read),
     TEST_ENTRY(rows_of_a_widened_table_agree_with_the_cpu),
     TEST_ENTRY(gradients_of_convs_are_exact),
+    TEST_ENTRY(activations_after_convs_are_no_kernels_of_their_own),
     TEST_ENTRY(filters_of_one_channel_are_exact),
     TEST_ENTRY(filters_of_one_channel_over_planes_are_exact),
     TEST_ENTRY(gradients_of_maximum_pools_have_the_bits_of_the_cpu),
