@@ -1392,12 +1392,14 @@ typedef struct gn_grid_sample_desc {
 } gn_grid_sample_desc;
 /* x (N,C,…) over one to three spatial axes, grid (N,…,axes) of x's dtype: (N,C,…) with the grid's spatial axes. A
    point of the grid names places in [-1, 1], the last axis of x first (Jaderberg et al. 2015; PyTorch's grid_sample).
-   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x and by the grid. */
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x and by the grid; by that of nearest
+   elements with a gradient of 0. */
 GN_API gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor grid,
                                    const gn_grid_sample_desc *desc);
 #define gn_grid_sample(...) gn_grid_sample_at(GN_HERE, __VA_ARGS__)
 /* theta (N,a,a+1), sizes of a = two or three axes: the grid (N,…,a) of points theta (p, 1), where p goes over
-   [-1, 1]. Errors as of grid_sample. Differentiable. */
+   [-1, 1] by the centres of as many equal parts, or (corners) from end to end; along an axis of size 1 it is 0
+   (PyTorch's affine_grid, ONNX's AffineGrid of opset 20). Errors as of grid_sample. Differentiable. */
 GN_API gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners);
 #define gn_affine_grid(...) gn_affine_grid_at(GN_HERE, __VA_ARGS__)
 /* x (N,C b b,H,W): (N,C,H b,W b). The b b elements of a block come from channels C apart, or, if channels_first, from
@@ -43617,9 +43619,10 @@ static gn_tensor gn__plus(const char *file, int line, gn_tensor a, gn_tensor b) 
     return a.ctx ? gn_add_at(GN__AT, a, b) : b;
 }
 
-/* Places outside [low, high] mirrored at its ends until they are inside. */
+/* Places outside [low, high] mirrored at its ends until they are inside. Where both ends are one place, all are there:
+   there is no period to divide by. */
 static gn_tensor gn__mirrored(const char *file, int line, gn_tensor x, double low, double high) {
-    if (high <= low) return gn_like_at(GN__AT, x, low);
+    if (high <= low) return gn_clamp_at(GN__AT, x, low, low);
     gn_tensor period = gn_like_at(GN__AT, x, 2 * (high - low)),
               at = gn_remainder_at(GN__AT, gn_sub_c_at(GN__AT, x, low), period);
     return gn_add_c_at(GN__AT, gn_minimum_at(GN__AT, at, gn_sub_at(GN__AT, period, at)), low);
@@ -43682,6 +43685,12 @@ static gn_tensor gn__grid_between(const char *file, int line, const gn__grid *g,
     return y;
 }
 
+/* y, with a gradient of zeros by the places: those of nearest elements are cast to integers, which have none. */
+static gn_tensor gn__grid_still(const char *file, int line, gn_tensor y, gn_tensor place) {
+    gn_tensor always = gn_full_at(GN__AT, y.ctx, GN_BOOL, GN_SCALAR, 1);
+    return gn_where_at(GN__AT, always, y, gn_unsqueeze_at(GN__AT, place, 1));
+}
+
 /* From [-1, 1] to places of axis i, within x unless zeros are outside; those of a cubic are mirrored or clamped when
    their neighbours are picked. */
 static gn_tensor gn__grid_place(const char *file, int line, const gn__grid *g, gn_tensor p, int i) {
@@ -43737,7 +43746,8 @@ gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor g
         gn_tensor p = gn_reshape_at(GN__AT, gn_slice_at(GN__AT, grid, 2, k, k + 1, 1), GN_SHAPE(g.n, g.points));
         place[i] = g.at[i] = gn__grid_place(GN__AT, &g, p, i);
     }
-    gn_tensor y = g.d.nearest ? gn__grid_pick(GN__AT, &g, place) : gn__grid_between(GN__AT, &g, 0, place);
+    gn_tensor y = g.d.nearest ? gn__grid_still(GN__AT, gn__grid_pick(GN__AT, &g, place), place[0])
+                              : gn__grid_between(GN__AT, &g, 0, place);
     return gn__to_dtype(GN__AT, gn_reshape_at(GN__AT, y, out), t.dtype);
 }
 
@@ -43978,7 +43988,7 @@ gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shap
         gn_shape row = { axes, { 1, 1, 1 } };
         double step = corners ? (n > 1 ? 2.0 / (double)(n - 1) : 0) : 2.0 / (double)n;
         row.dims[i] = n;
-        gn_tensor at = gn_arange_at(GN__AT, theta.ctx, GN_F64, n, corners ? -1 : -1 + step / 2, step);
+        gn_tensor at = gn_arange_at(GN__AT, theta.ctx, GN_F64, n, !corners ? -1 + step / 2 : n > 1 ? -1 : 0, step);
         at = gn_reshape_at(GN__AT, gn_cast_at(GN__AT, at, wide), row);
         parts[axes - 1 - i] = gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, at, sizes), GN_SHAPE(all));
     }

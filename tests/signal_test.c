@@ -232,30 +232,95 @@ static double sampled(const image *m, const double *point) {
     return y;
 }
 
+enum { POINTS = 35 };
+
+/* A grid of POINTS over two images of three channels. */
+static void check_grid(image m) {
+    enum { N = 2, C = 3 };
+    gn_shape s = { m.axes + 2, { N, C } }, to = { m.axes + 2, { N, POINTS / 7, 7 } };
+    int64_t all = 1;
+    for (int i = 0; i < m.axes; i++) all *= s.dims[i + 2] = m.size[i];
+    if (m.axes == 1) to.dims[1] = POINTS;
+    if (m.axes == 3) to.dims[3] = 1;
+    to.dims[m.axes + 1] = m.axes;
+    fill(N * C * all);
+    for (int i = 0; i < N * POINTS * m.axes; i++) aside[i] = (double)test_random_int(-1999, 1999) / 999.7;
+    for (int i = 0; i < N * C * POINTS; i++) {
+        m.x = given + i / POINTS * all;
+        wanted[i] = sampled(&m, aside + (i / POINTS / C * POINTS + i % POINTS) * m.axes);
+    }
+    gn_tensor y = gn_grid_sample(tensor(GN_F64, s, given), tensor(GN_F64, to, aside), &m.d);
+    if (reads(y, N * C * POINTS)) close_to("grid_sample", N * C * POINTS, 1e-12);
+    gn_step(g);
+}
+
+/* All modes, with and without corners, with each padding: 18. */
+static gn_grid_sample_desc grid_desc(int k) {
+    return (gn_grid_sample_desc){
+        .nearest = k % 3 == 1, .cubic = k % 3 == 2, .corners = k / 3 % 2, .padding = (gn_grid_padding)(k / 6)
+    };
+}
+
 TEST(points_of_a_grid_are_sampled) {
-    enum { N = 2, C = 3, POINTS = 35 };
     if (!begin()) return;
-    for (int k = 0; k < 54; k++) {
-        image m = { .axes = k % 3 + 1,
-                    .d = { .nearest = k / 3 % 3 == 1,
-                           .cubic = k / 3 % 3 == 2,
-                           .corners = k / 9 % 2,
-                           .padding = (gn_grid_padding)(k / 18) } };
-        gn_shape s = { m.axes + 2, { N, C } }, to = { m.axes + 2, { N, POINTS / 7, 7 } };
-        int64_t all = 1;
-        for (int i = 0; i < m.axes; i++) all *= m.size[i] = s.dims[i + 2] = 3 + i + (k == 4 ? -2 : 0);
-        if (m.axes == 1) to.dims[1] = POINTS;
-        if (m.axes == 3) to.dims[3] = 1;
-        to.dims[m.axes + 1] = m.axes;
-        fill(N * C * all);
-        for (int i = 0; i < N * POINTS * m.axes; i++) aside[i] = (double)test_random_int(-1999, 1999) / 999.7;
-        for (int i = 0; i < N * C * POINTS; i++) {
-            m.x = given + i / POINTS * all;
-            wanted[i] = sampled(&m, aside + (i / POINTS / C * POINTS + i % POINTS) * m.axes);
-        }
-        gn_tensor y = gn_grid_sample(tensor(GN_F64, s, given), tensor(GN_F64, to, aside), &m.d);
-        if (reads(y, N * C * POINTS)) close_to("grid_sample", N * C * POINTS, 1e-12);
-        gn_step(g);
+    for (int k = 0; k < 54; k++) check_grid((image){ .axes = k % 3 + 1, .size = { 3, 4, 5 }, .d = grid_desc(k / 3) });
+    gn_close(g);
+}
+
+/* Which axes have one element: each choice of them. */
+TEST(axes_of_one_element_are_sampled) {
+    if (!begin()) return;
+    for (int k = 0; k < 18; k++)
+        for (int axes = 1; axes <= 3; axes++)
+            for (int ones = 1; ones < 1 << axes; ones++) {
+                image m = { .axes = axes, .d = grid_desc(k) };
+                for (int i = 0; i < axes; i++) m.size[i] = ones >> i & 1 ? 1 : 3 + i;
+                check_grid(m);
+            }
+    gn_close(g);
+}
+
+/* A row of 1, 2, 4 at (0.5, -2), (-1, 0.5) and (2, 0). Of places from corner to corner only x counts, since all y are
+   the row; beyond the edges zeros are mixed in by y, and x = 2 is mirrored to 0. Cubic: by hand from the weights of
+   a = -0.75 at 1/2, which are -3/32, 19/32, 19/32, -3/32. */
+TEST(a_row_is_sampled_as_computed_by_hand) {
+    static const double row[3] = { 1, 2, 4 }, points[6] = { 0.5, -2, -1, 0.5, 2, 0 };
+    static const struct {
+        gn_grid_sample_desc d;
+        double y[3];
+    } cases[] = {
+        { { .padding = GN_GRID_ZEROS, .corners = true }, { 3, 1, 0 } },
+        { { .padding = GN_GRID_EDGE, .corners = true }, { 3, 1, 4 } },
+        { { .padding = GN_GRID_REFLECT, .corners = true }, { 3, 1, 2 } },
+        { { .nearest = true, .padding = GN_GRID_ZEROS, .corners = true }, { 4, 1, 0 } },
+        { { .nearest = true, .padding = GN_GRID_REFLECT, .corners = true }, { 4, 1, 2 } },
+        { { .cubic = true, .padding = GN_GRID_EDGE, .corners = true }, { 99.0 / 32, 1, 4 } },
+        { { .cubic = true, .padding = GN_GRID_REFLECT, .corners = true }, { 105.0 / 32, 1, 2 } },
+        { { .padding = GN_GRID_ZEROS }, { 0, 0.375, 0 } },
+        { { .padding = GN_GRID_EDGE }, { 3.5, 1, 4 } },
+        { { .padding = GN_GRID_REFLECT }, { 3.5, 1, 2 } },
+    };
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(cases); k++) {
+        gn_tensor x = tensor(GN_F64, GN_SHAPE(1, 1, 1, 3), row), at = tensor(GN_F64, GN_SHAPE(1, 1, 3, 2), points);
+        memcpy(wanted, cases[k].y, sizeof cases[k].y);
+        if (reads(gn_grid_sample(x, at, &cases[k].d), 3)) close_to("by hand", 3, 1e-14);
+    }
+    gn_close(g);
+}
+
+TEST(nearest_elements_have_a_gradient_of_zeros_by_the_grid) {
+    static const double row[3] = { 1, 2, 4 }, points[4] = { -0.1, 0.9, 0.1, INFINITY };
+    const double counts[3] = { 0, 2, 2 };
+    if (!begin()) return;
+    gn_tensor in[2] = { tensor(GN_F64, GN_SHAPE(1, 1, 3), row), tensor(GN_F64, GN_SHAPE(1, 4, 1), points) }, out[2];
+    gn_grid_sample_desc d = { .nearest = true, .padding = GN_GRID_EDGE };
+    gn_tensor loss = gn_sum(gn_grid_sample(in[0], in[1], &d), GN_ALL_AXES, false);
+    if (CHECK_RESULT(gn_grad(loss, in, 2, out), GN_OK)) {
+        memcpy(wanted, counts, sizeof counts);
+        if (reads(out[0], 3)) close_to("by x", 3, 0);
+        memset(wanted, 0, 4 * sizeof *wanted);
+        if (reads(out[1], 4)) close_to("by the grid", 4, 0);
     }
     gn_close(g);
 }
@@ -278,6 +343,17 @@ TEST(the_grid_of_no_change_gives_the_picture_back) {
         }
         if (reads(gn_affine_grid(tensor(GN_F64, GN_SHAPE(1, 2, 3), moved), GN_SHAPE(2, 3), corners), 12))
             close_to("affine_grid", 12, 1e-14);
+    }
+    gn_close(g);
+}
+
+TEST(the_grid_of_an_axis_of_one_element_is_its_middle) {
+    const double same[] = { 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0 }, x[] = { -1, 0, 1 };
+    if (!begin()) return;
+    for (int corners = 0; corners < 2; corners++) {
+        for (int i = 0; i < 9; i++) wanted[i] = i % 3 == 1 ? x[i / 3] * (corners ? 1 : 2.0 / 3) : 0;
+        if (reads(gn_affine_grid(tensor(GN_F64, GN_SHAPE(1, 3, 4), same), GN_SHAPE(1, 3, 1), corners), 9))
+            close_to("affine_grid", 9, 1e-15);
     }
     gn_close(g);
 }
@@ -511,7 +587,11 @@ int main(int argc, char **argv) {
         TEST_ENTRY(frames_of_a_wave_are_transformed_with_their_window),
         TEST_ENTRY(windows_and_mel_filters_are_their_formulas),
         TEST_ENTRY(points_of_a_grid_are_sampled),
+        TEST_ENTRY(axes_of_one_element_are_sampled),
+        TEST_ENTRY(a_row_is_sampled_as_computed_by_hand),
+        TEST_ENTRY(nearest_elements_have_a_gradient_of_zeros_by_the_grid),
         TEST_ENTRY(the_grid_of_no_change_gives_the_picture_back),
+        TEST_ENTRY(the_grid_of_an_axis_of_one_element_is_its_middle),
         TEST_ENTRY(blocks_of_a_picture_go_to_channels_and_back),
         TEST_ENTRY(ids_and_their_weights_are_counted),
         TEST_ENTRY(parts_of_a_range_are_counted),
