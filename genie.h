@@ -1461,7 +1461,8 @@ GN_API gn_tensor gn_stft_at(const char *file, int line, gn_tensor x, int64_t fra
                             bool centred);
 #define gn_stft(...) gn_stft_at(GN_HERE, __VA_ARGS__)
 typedef enum gn_window_kind { GN_WINDOW_HANN, GN_WINDOW_HAMMING, GN_WINDOW_BLACKMAN, GN_WINDOW__COUNT } gn_window_kind;
-/* (n), floats; periodic: of period n, as transforms need it, else n - 1 */
+/* (n), floats; periodic: of period n, as transforms need it, else n - 1; 1 where n is 1 (Harris 1978; as in SciPy's
+   signal.windows) */
 GN_API gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_window_kind kind, int64_t n,
                               bool periodic);
 #define gn_window(...) gn_window_at(GN_HERE, __VA_ARGS__)
@@ -1535,8 +1536,9 @@ typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG_MAX, GN_BAG__COUNT } 
 /* The sum, mean or largest of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids
    (N), bags in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be
    valid: with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together
-   are GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
-   Differentiable by the table. */
+   are GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32 (PyTorch's embedding_bag, with lengths for offsets).
+   GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by the table; the gradient of a largest one is shared
+   evenly among equals of its bag. */
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);
 #define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
@@ -42752,7 +42754,8 @@ gn_tensor gn_local_response_norm_at(const char *file, int line, gn_tensor x, int
     gn_shape planes = GN_SHAPE(t.shape.dims[0], 1, t.shape.dims[1], 1);
     for (int i = 2; i < t.shape.rank; i++) planes.dims[3] *= t.shape.dims[i];
     gn_tensor wide = gn__widened(GN__AT, x);
-    gn_tensor sum = gn_pool_at(GN__AT, gn_reshape_at(GN__AT, gn_square_at(GN__AT, wide), planes), &d);
+    gn_tensor sum = gn_reshape_at(GN__AT, gn_square_at(GN__AT, wide), planes);
+    if (gn__count(&t.shape) > 0) sum = gn_pool_at(GN__AT, sum, &d); /* which takes no axis without elements */
     sum = gn_add_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_reshape_at(GN__AT, sum, t.shape), alpha / (double)size), k);
     return gn__to_dtype(GN__AT, gn_div_at(GN__AT, wide, gn_pow_c_at(GN__AT, sum, beta)), t.dtype);
 }
@@ -44286,7 +44289,8 @@ gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn
     if ((int)kind < 0 || kind >= GN_WINDOW__COUNT || n < 1 || n > GN__FOURIER_MOST)
         return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_ARGUMENT, "window of kind %d and %lld elements, 1 to 2^22",
                           (int)kind, (long long)n);
-    const double *c = terms[kind], period = GN__MAX((double)(periodic ? n : n - 1), 1);
+    if (n == 1) return gn_full_at(GN__AT, g, dtype, GN_SHAPE(1), 1); /* where the formulas have their least value */
+    const double *c = terms[kind], period = (double)(periodic ? n : n - 1);
     gn_tensor turn = gn_arange_at(GN__AT, g, GN_F64, n, 0, 6.283185307179586477 / period);
     gn_tensor y = gn_add_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_cos_at(GN__AT, turn), -c[1]), c[0]);
     if (c[2] != 0) y = gn_add_at(GN__AT, y, gn_mul_c_at(GN__AT, gn_cos_at(GN__AT, gn_mul_c_at(GN__AT, turn, 2)), c[2]));

@@ -150,7 +150,7 @@ TEST(windows_and_mel_filters_are_their_formulas) {
         bool periodic = k % 2;
         int n = k / 2 % 2 ? 1 : 25;
         for (int i = 0; i < n; i++) {
-            double p = n == 1 ? 0 : turn * i / (periodic ? n : n - 1);
+            double p = n == 1 ? turn / 2 : turn * i / (periodic ? n : n - 1); /* one element is the peak */
             wanted[i] = k / 4 == GN_WINDOW_HANN      ? 0.5 - 0.5 * cos(p)
                         : k / 4 == GN_WINDOW_HAMMING ? 0.54 - 0.46 * cos(p)
                                                      : 0.42 - 0.5 * cos(p) + 0.08 * cos(2 * p);
@@ -552,6 +552,22 @@ TEST(norms_of_trailing_axes_give_their_mean_and_deviation) {
     gn_close(g);
 }
 
+TEST(norms_of_no_channels_are_empty) {
+    if (!begin()) return;
+    for (int k = 0; k < 3; k++) {
+        gn_shape s = k ? GN_SHAPE(2, 0, 3) : GN_SHAPE(2, 0);
+        gn_tensor x = tensor(GN_F32, s, given), out;
+        gn_tensor y = k == 2 ? gn_instance_norm(x, GN_NONE, GN_NONE, 1) : gn_local_response_norm(x, 3, 1, 0.5, 1);
+        gn_info info;
+        CHECK_RESULT(gn_describe(y, &info), GN_OK);
+        CHECK(info.dtype == GN_F32 && info.shape.rank == s.rank && info.shape.dims[0] == 2 && info.shape.dims[1] == 0);
+        CHECK_RESULT(gn_grad(gn_sum(y, GN_ALL_AXES, false), &x, 1, &out), GN_OK);
+        reads(y, 0);
+        reads(out, 0);
+    }
+    gn_close(g);
+}
+
 /* Products of whole numbers, which no order rounds, and of halves and twos in 16 bits. */
 TEST(what_meets_is_multiplied) {
     static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_F16, GN_BF16 };
@@ -601,6 +617,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(the_smallest_of_what_meets_is_kept),
         TEST_ENTRY(what_meets_is_multiplied),
         TEST_ENTRY(norms_of_trailing_axes_give_their_mean_and_deviation),
+        TEST_ENTRY(norms_of_no_channels_are_empty),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
