@@ -1,5 +1,6 @@
 /* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, and
- * losses of classes, norms of trailing axes, on the CPU executor against the definitions in double precision.
+ * losses of classes, norms, regions and deformable convolutions, on the CPU executor against the definitions in double
+ * precision.
  *
  * Tier: quick address */
 #define GENIE_EXT
@@ -358,6 +359,181 @@ TEST(the_grid_of_an_axis_of_one_element_is_its_middle) {
     gn_close(g);
 }
 
+/* ---- regions, taps at places of their own ---- */
+
+/* A plane h by w at y, x: between elements, whose share it is if that is the largest. */
+static double between(const double *plane, int64_t h, int64_t w, double y, double x, bool largest) {
+    double sum = 0, most = -INFINITY;
+    for (int k = 0; k < 4; k++) {
+        double row = floor(y) + k / 2, column = floor(x) + k % 2;
+        double share = (1 - fabs(y - row)) * (1 - fabs(x - column));
+        bool inside = row >= 0 && row < (double)h && column >= 0 && column < (double)w;
+        share *= inside ? plane[(int64_t)row * w + (int64_t)column] : 0;
+        sum += share;
+        most = fmax(most, share);
+    }
+    return largest ? most : sum;
+}
+
+/* As ONNX's RoiAlign defines it: what is less than 1 outside counts as at the edge, what is farther as 0. */
+static double roi_sample(const double *plane, int64_t h, int64_t w, double y, double x, bool largest) {
+    if (y < -1 || y > (double)h || x < -1 || x > (double)w) return 0;
+    y = fmin(fmax(y, 0), (double)(h - 1));
+    x = fmin(fmax(x, 0), (double)(w - 1));
+    return between(plane, h, w, y, x, largest);
+}
+
+static double roi_cell(const double *plane, int64_t h, int64_t w, const double roi[4], const gn_roi_align_desc *d,
+                       int64_t row, int64_t column) {
+    double low[2], cell[2], sum = 0, most = -INFINITY;
+    for (int i = 0; i < 2; i++) { /* x, then y */
+        double from = roi[i] * d->scale - (d->half_pixel ? 0.5 : 0), to = roi[i + 2] * d->scale;
+        double length = to - (d->half_pixel ? 0.5 : 0) - from;
+        cell[i] = (d->half_pixel ? length : fmax(length, 1)) / (double)(i ? d->height : d->width);
+        low[i] = from + cell[i] * (double)(i ? row : column);
+    }
+    for (int64_t i = 0; i < d->samples * d->samples; i++) {
+        double y = low[1] + cell[1] * ((double)(i / d->samples) + 0.5) / (double)d->samples,
+               x = low[0] + cell[0] * ((double)(i % d->samples) + 0.5) / (double)d->samples;
+        double v = roi_sample(plane, h, w, y, x, d->largest);
+        sum += v;
+        most = fmax(most, v);
+    }
+    return d->largest ? most : sum / (double)(d->samples * d->samples);
+}
+
+TEST(regions_of_images_are_averaged) {
+    enum { N = 2, C = 3, H = 5, W = 6, R = 5, ROWS = 2, COLUMNS = 3, CELLS = ROWS * COLUMNS };
+    static const int32_t which[R] = { 0, 1, 1, 0, 1 };
+    /* inside, reaching outside, small, far outside, of no size */
+    static const double rois[R * 4] = { 0.5, 1.25, 4,  3.5, -3.25, -2, 9.5, 8, 2.2, 1.1,
+                                        2.6, 1.4,  20, 20,  24,    30, 3,   2, 3,   2 };
+    if (!begin()) return;
+    for (int k = 0; k < 12; k++) {
+        gn_roi_align_desc d = { .height = ROWS,
+                                .width = COLUMNS,
+                                .samples = k / 4 + 1,
+                                .scale = k / 4 == 2 ? 0.75 : 1,
+                                .half_pixel = k & 1,
+                                .largest = k & 2 };
+        fill(N * C * H * W);
+        for (int i = 0; i < R * C * CELLS; i++) {
+            int r = i / CELLS / C;
+            wanted[i] = roi_cell(given + (which[r] * C + i / CELLS % C) * H * W, H, W, rois + 4 * r, &d,
+                                 i % CELLS / COLUMNS, i % COLUMNS);
+        }
+        gn_tensor y = gn_roi_align(tensor(GN_F64, GN_SHAPE(N, C, H, W), given), tensor(GN_F64, GN_SHAPE(R, 4), rois),
+                                   gn_data_copy(g, GN_I32, GN_SHAPE(R), which), &d);
+        if (reads(y, R * C * CELLS)) close_to("roi_align", R * C * CELLS, 1e-12);
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+/* The plane x + 4 y of 4 by 4: averages of samples are its value in the middle of a cell; half pixels are half
+   an element less in each direction. */
+TEST(a_region_of_a_ramp_is_its_middle) {
+    static const double roi[4] = { 0.5, 1, 2.5, 3 };
+    if (!begin()) return;
+    for (int i = 0; i < 16; i++) given[i] = i;
+    for (int half = 0; half < 2; half++) {
+        int32_t first = 0;
+        for (int i = 0; i < 4; i++) wanted[i] = 1 + i % 2 + 4 * (1.5 + i / 2) - (half ? 2.5 : 0);
+        gn_roi_align_desc d = { .height = 2, .width = 2, .half_pixel = half };
+        gn_tensor y = gn_roi_align(tensor(GN_F64, GN_SHAPE(1, 1, 4, 4), given), tensor(GN_F64, GN_SHAPE(1, 4), roi),
+                                   gn_data_copy(g, GN_I32, GN_SHAPE(1), &first), &d);
+        if (reads(y, 4)) close_to("ramp", 4, 1e-14);
+    }
+    gn_close(g);
+}
+
+typedef struct deformed {
+    int64_t N, C, H, W, M, KH, KW, OH, OW, G, groups; /* G groups of offsets */
+    const double *x, *w, *offset, *mask, *bias;       /* mask, bias: or NULL */
+    gn_conv_desc d;
+} deformed;
+
+static double deformed_at(const deformed *c, int64_t n, int64_t m, int64_t oy, int64_t ox) {
+    int64_t taps = c->KH * c->KW, each = c->C / c->groups, first = m / (c->M / c->groups) * each;
+    double sum = c->bias ? c->bias[m] : 0;
+    for (int64_t i = 0; i < each * taps; i++) {
+        int64_t channel = first + i / taps, tap = i % taps, own = channel / (c->C / c->G);
+        const double *offset = c->offset + (((n * c->G + own) * taps + tap) * 2 * c->OH + oy) * c->OW + ox;
+        double y = (double)(oy * c->d.stride[0] + tap / c->KW * c->d.dilation[0] - c->d.before[0]) + offset[0];
+        double x =
+            (double)(ox * c->d.stride[1] + tap % c->KW * c->d.dilation[1] - c->d.before[1]) + offset[c->OH * c->OW];
+        double v = between(c->x + (n * c->C + channel) * c->H * c->W, c->H, c->W, y, x, false);
+        if (c->mask) v *= c->mask[(((n * c->G + own) * taps + tap) * c->OH + oy) * c->OW + ox];
+        sum += v * c->w[(m * each + i / taps) * taps + tap];
+    }
+    return sum;
+}
+
+/* Numbers for it; where mask and bias are not NULL it has them. */
+static void check_deformed(deformed c) {
+    int64_t taps = c.KH * c.KW, points = c.OH * c.OW,
+            parts[5] = { c.N * c.C * c.H * c.W, c.M * c.C / c.groups * taps, 2 * c.N * c.G * taps * points,
+                         c.N * c.G * taps * points, c.M };
+    const double *at[6] = { given };
+    for (int i = 0; i < 5; i++) at[i + 1] = at[i] + parts[i];
+    fill(at[5] - given);
+    for (int64_t i = 0; i < parts[2]; i++) given[at[2] - given + i] *= 2.5;
+    c.x = at[0], c.w = at[1], c.offset = at[2];
+    if (c.mask) c.mask = at[3];
+    if (c.bias) c.bias = at[4];
+    for (int64_t i = 0; i < c.N * c.M * points; i++)
+        wanted[i] = deformed_at(&c, i / points / c.M, i / points % c.M, i % points / c.OW, i % c.OW);
+    gn_tensor mask = GN_NONE, bias = GN_NONE, x = tensor(GN_F64, GN_SHAPE(c.N, c.C, c.H, c.W), c.x);
+    if (c.mask) mask = tensor(GN_F64, GN_SHAPE(c.N, c.G * taps, c.OH, c.OW), c.mask);
+    if (c.bias) bias = tensor(GN_F64, GN_SHAPE(c.M), c.bias);
+    gn_tensor y = gn_deform_conv(x, tensor(GN_F64, GN_SHAPE(c.M, c.C / c.groups, c.KH, c.KW), c.w),
+                                 tensor(GN_F64, GN_SHAPE(c.N, 2 * c.G * taps, c.OH, c.OW), c.offset), mask, bias, &c.d);
+    if (reads(y, c.N * c.M * points)) close_to("deform_conv", c.N * c.M * points, 1e-12);
+    gn_step(g);
+}
+
+/* Offsets up to 2.5 elements reach far outside of 5 by 6. */
+TEST(taps_at_places_of_their_own_are_convolved) {
+    if (!begin()) return;
+    for (int k = 0; k < 8; k++) {
+        deformed c = { .N = 2,
+                       .C = 4,
+                       .H = 5,
+                       .W = 6,
+                       .M = 6,
+                       .KH = 3,
+                       .KW = 2,
+                       .G = k & 1 ? 2 : 1,
+                       .groups = k & 2 ? 2 : 1,
+                       .mask = k & 1 ? NULL : given,
+                       .bias = k & 2 ? given : NULL,
+                       .OH = 3,
+                       .OW = 5,
+                       .d = { .stride = { 1, 1 }, .dilation = { 1, 1 } } };
+        c.d.groups = c.groups;
+        if (k & 4) {
+            c.d = (gn_conv_desc){
+                .stride = { 2, 1 }, .dilation = { 1, 2 }, .before = { 1, 2 }, .after = { 2, 0 }, .groups = c.groups
+            };
+            c.OH = 3; /* (5 + 3 - 2 - 1) / 2 + 1 */
+            c.OW = 6; /* 6 + 2 - 2 - 1 + 1 */
+        }
+        check_deformed(c);
+    }
+    gn_close(g);
+}
+
+/* One tap of weight 2 on the row 1, 2, 4, read 1/2 to the right of itself: half of the last lies outside. */
+TEST(a_tap_half_an_element_away_is_between_two) {
+    static const double row[3] = { 1, 2, 4 }, offset[6] = { 0, 0, 0, 0.5, 0.5, 0.5 }, two = 2;
+    if (!begin()) return;
+    gn_tensor y = gn_deform_conv(tensor(GN_F64, GN_SHAPE(1, 1, 1, 3), row), tensor(GN_F64, GN_SHAPE(1, 1, 1, 1), &two),
+                                 tensor(GN_F64, GN_SHAPE(1, 2, 1, 3), offset), GN_NONE, GN_NONE, NULL);
+    wanted[0] = 3, wanted[1] = 6, wanted[2] = 4;
+    if (reads(y, 3)) close_to("deform_conv", 3, 0);
+    gn_close(g);
+}
+
 TEST(blocks_of_a_picture_go_to_channels_and_back) {
     enum { C = 3, H = 4, W = 5, B = 2 };
     if (!begin()) return;
@@ -552,6 +728,42 @@ TEST(norms_of_trailing_axes_give_their_mean_and_deviation) {
     gn_close(g);
 }
 
+/* x (3,2,2,2): the mean and the variance of 12 elements of each channel. */
+TEST(norms_of_batches_give_the_statistics_of_their_channels) {
+    enum { N = 3, C = 2, PLANE = 4, ALL = N * C * PLANE };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_BF16 };
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(dtypes); k++) {
+        double mean[C], variance[C], bound = dtypes[k] == GN_F64 ? 1e-14 : dtypes[k] == GN_F32 ? 4e-6 : 0.03;
+        gn_tensor out[2], x;
+        for (int i = 0; i < ALL; i++) given[i] = (double)test_random_int(-64, 64) / 32; /* exact in 16 bits */
+        for (int c = 0; c < C; c++) {
+            mean[c] = variance[c] = 0;
+            for (int i = 0; i < N * PLANE; i++) mean[c] += given[(i / PLANE * C + c) * PLANE + i % PLANE] / (N * PLANE);
+            for (int i = 0; i < N * PLANE; i++)
+                variance[c] += pow(given[(i / PLANE * C + c) * PLANE + i % PLANE] - mean[c], 2) / (N * PLANE);
+        }
+        for (int i = 0; i < ALL; i++)
+            aside[i] =
+                (given[i] - mean[i / PLANE % C]) / sqrt(variance[i / PLANE % C] + 0.01) * (1 + i / PLANE % C) - 0.5;
+        const double gain[C] = { 1, 2 }, bias[C] = { -0.5, -0.5 };
+        x = tensor(dtypes[k], GN_SHAPE(N, C, 2, 2), given);
+        gn_tensor y = gn_batch_norm_train(x, tensor(dtypes[k], GN_SHAPE(C), gain), tensor(dtypes[k], GN_SHAPE(C), bias),
+                                          0.01, &out[0], &out[1]);
+        memcpy(wanted, aside, ALL * sizeof *wanted);
+        if (reads(y, ALL)) close_to("batch_norm_train", ALL, bound);
+        memcpy(wanted, mean, sizeof mean);
+        if (reads(out[0], C)) close_to("mean", C, bound);
+        memcpy(wanted, variance, sizeof variance);
+        if (reads(out[1], C)) close_to("variance", C, bound);
+        y = gn_batch_norm(x, out[0], out[1], tensor(dtypes[k], GN_SHAPE(C), gain), tensor(dtypes[k], GN_SHAPE(C), bias),
+                          0.01);
+        memcpy(wanted, aside, ALL * sizeof *wanted);
+        if (reads(y, ALL)) close_to("batch_norm", ALL, 2 * bound);
+    }
+    gn_close(g);
+}
+
 TEST(norms_of_no_channels_are_empty) {
     if (!begin()) return;
     for (int k = 0; k < 3; k++) {
@@ -608,6 +820,10 @@ int main(int argc, char **argv) {
         TEST_ENTRY(nearest_elements_have_a_gradient_of_zeros_by_the_grid),
         TEST_ENTRY(the_grid_of_no_change_gives_the_picture_back),
         TEST_ENTRY(the_grid_of_an_axis_of_one_element_is_its_middle),
+        TEST_ENTRY(regions_of_images_are_averaged),
+        TEST_ENTRY(a_region_of_a_ramp_is_its_middle),
+        TEST_ENTRY(taps_at_places_of_their_own_are_convolved),
+        TEST_ENTRY(a_tap_half_an_element_away_is_between_two),
         TEST_ENTRY(blocks_of_a_picture_go_to_channels_and_back),
         TEST_ENTRY(ids_and_their_weights_are_counted),
         TEST_ENTRY(parts_of_a_range_are_counted),
@@ -617,6 +833,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(the_smallest_of_what_meets_is_kept),
         TEST_ENTRY(what_meets_is_multiplied),
         TEST_ENTRY(norms_of_trailing_axes_give_their_mean_and_deviation),
+        TEST_ENTRY(norms_of_batches_give_the_statistics_of_their_channels),
         TEST_ENTRY(norms_of_no_channels_are_empty),
     };
     test_begin(argc, argv);
