@@ -1,6 +1,6 @@
 /* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, and
- * losses of classes, norms, regions and deformable convolutions, on the CPU executor against the definitions in double
- * precision.
+ * losses of classes, norms, regions and deformable convolutions, against the definitions in double precision: on the
+ * CPU executor, on a server in this process, and on the device of $GENIE_TEST_DEVICES (cuda:0). All draw the same.
  *
  * Tier: quick address */
 #define GENIE_EXT
@@ -10,14 +10,24 @@
 
 #include "test.h"
 
+#include "loopback.h"
+
 enum { MOST = 1 << 18 };
 static const double turn = 6.283185307179586477;
 
+enum { ON_CPU, ON_LOOPBACK, ON_NAMED, DEVICES };
+static int on;
+static const char *device_names[DEVICES] = { "cpu", "loopback", "cuda:0" };
 static gn_ctx *g;
 static double given[MOST], wanted[MOST], got[MOST], aside[MOST];
 
+static gn_ctx *open_device(void) {
+    if (on == ON_LOOPBACK) return loopback_open(&(gn_desc){ .seed = 0 });
+    return gn_open(&(gn_desc){ .devices = device_names[on] });
+}
+
 static bool begin(void) {
-    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    g = open_device();
     return CHECK_RESULT(gn_status(g), GN_OK);
 }
 
@@ -808,6 +818,30 @@ TEST(what_meets_is_multiplied) {
     gn_close(g);
 }
 
+/* Whether the device of this name computes; false after one skipped test that stands for all. */
+static bool named_device_is_there(void) {
+    on = ON_NAMED;
+    gn_ctx *first = open_device();
+    const char *why = gn_status(first) != GN_OK           ? gn_last_error(first)->text
+                      : getenv("GENIE_CUDA_COMPILE_ONLY") ? "kernels are compiled, not run"
+                                                          : NULL;
+    if (why && test_open("definitions_on_the_named_device")) {
+        test_skip(why);
+        test_close();
+    }
+    gn_close(first);
+    return !why;
+}
+
+static void run_on_device(const test_entry *test) {
+    char name[160];
+    snprintf(name, sizeof name, "%s_on_%s", test->name, strstr(device_names[on], "://") ? "remote" : device_names[on]);
+    if (!test_open(name)) return;
+    test_reseed(test->name);
+    test->run();
+    test_close();
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -837,6 +871,12 @@ int main(int argc, char **argv) {
         TEST_ENTRY(norms_of_no_channels_are_empty),
     };
     test_begin(argc, argv);
-    test_all(tests, TEST_COUNT(tests));
+    if (getenv("GENIE_TEST_DEVICES")) device_names[ON_NAMED] = getenv("GENIE_TEST_DEVICES");
+    int devices = named_device_is_there() ? DEVICES : ON_NAMED;
+    for (int k = 0; k < devices * TEST_COUNT(tests); k++) {
+        on = k / TEST_COUNT(tests);
+        run_on_device(&tests[k % TEST_COUNT(tests)]);
+    }
+    loopback_close();
     return test_end();
 }
