@@ -1059,6 +1059,7 @@ GN_API gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x,
 GN_API gn_tensor gn_group_norm_at(const char *file, int line, gn_tensor x, int64_t groups, gn_tensor gain,
                                   gn_tensor bias, double eps);
 #define gn_group_norm(...) gn_group_norm_at(GN_HERE, __VA_ARGS__)
+/* by image and by channel (Ulyanov, Vedaldi, Lempitsky 2016) */
 GN_API gn_tensor gn_instance_norm_at(const char *file, int line, gn_tensor x, gn_tensor gain, gn_tensor bias,
                                      double eps);
 #define gn_instance_norm(...) gn_instance_norm_at(GN_HERE, __VA_ARGS__)
@@ -1338,8 +1339,9 @@ typedef struct gn_pool_desc {
 } gn_pool_desc;
 /* Pools windows of x (N,C,…), floats, over one to three spatial axes: (N,C,…), of size
        (in + before + after - (kernel - 1) * dilation - 1) / stride + 1,
-   rounded down, or up if `ceiling`. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable
-   except GN_POOL_INDEX; the first of equal largest elements gets the gradient. */
+   rounded down, or up if `ceiling`: the windows of PyTorch's max_pool2d, avg_pool2d and adaptive_avg_pool2d. Errors:
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable except GN_POOL_INDEX; the first of equal
+   largest elements gets the gradient. */
 GN_API gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc);
 #define gn_pool(...) gn_pool_at(GN_HERE, __VA_ARGS__)
 
@@ -1399,7 +1401,8 @@ GN_API gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_t
 #define gn_grid_sample(...) gn_grid_sample_at(GN_HERE, __VA_ARGS__)
 /* theta (N,a,a+1), sizes of a = two or three axes: the grid (N,…,a) of points theta (p, 1), where p goes over
    [-1, 1] by the centres of as many equal parts, or (corners) from end to end; along an axis of size 1 it is 0
-   (PyTorch's affine_grid, ONNX's AffineGrid of opset 20). Errors as of grid_sample. Differentiable. */
+   (Jaderberg et al. 2015; PyTorch's affine_grid, ONNX's AffineGrid of opset 20). Errors as of grid_sample.
+   Differentiable. */
 GN_API gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners);
 #define gn_affine_grid(...) gn_affine_grid_at(GN_HERE, __VA_ARGS__)
 /* x (N,C b b,H,W): (N,C,H b,W b). The b b elements of a block come from channels C apart, or, if channels_first, from
@@ -1430,14 +1433,15 @@ GN_API gn_tensor gn_roi_align_at(const char *file, int line, gn_tensor x, gn_ten
    those with a score above `least` that share at most `overlap` (intersection over union) with each better one that is
    left; of equal scores the first box is better. What would follow the first `bound` is not there. A box is two
    opposite corners (y1, x1, y2, x2, or x first), or `centred`: centre and size (x, y, w, h). A score of NaN is above
-   nothing. GN_BAD_RANK, GN_BAD_SHAPE (and a bound below 0), GN_BAD_DTYPE. Not differentiable. */
+   nothing. What is left is what ONNX's NonMaxSuppression of opset 11 selects. GN_BAD_RANK, GN_BAD_SHAPE (and a bound
+   below 0), GN_BAD_DTYPE. Not differentiable. */
 GN_API gn_tensor gn_non_max_suppression_at(const char *file, int line, gn_tensor boxes, gn_tensor scores, int64_t bound,
                                            double overlap, double least, bool centred);
 #define gn_non_max_suppression(...) gn_non_max_suppression_at(GN_HERE, __VA_ARGS__)
 /* i64 of the shape of a, ints or bool, over grids of its last one to three axes: 0 where a is 0, else the number of the
    component, counted from 1 in the order of their first elements in a grid. Neighbours along an axis, or also across
-   corners, are of one component if they are equal. Fewer than 2^31 elements in a grid. GN_BAD_RANK, GN_BAD_SHAPE,
-   GN_BAD_DTYPE, GN_BAD_ARGUMENT. Not differentiable. */
+   corners, are of one component if they are equal (Rosenfeld & Pfaltz 1966; scikit-image's measure.label). Fewer than
+   2^31 elements in a grid. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Not differentiable. */
 GN_API gn_tensor gn_connected_components_at(const char *file, int line, gn_tensor a, int axes, bool corners);
 #define gn_connected_components(...) gn_connected_components_at(GN_HERE, __VA_ARGS__)
 
@@ -1455,8 +1459,8 @@ GN_API gn_tensor gn_rfft_at(const char *file, int line, gn_tensor x, int axis, i
 GN_API gn_tensor gn_irfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n);
 #define gn_irfft(...) gn_irfft_at(GN_HERE, __VA_ARGS__)
 /* real x (…,T) in frames that begin every `step` elements, times window (frame) or GN_NONE:
-   (…,frames,frame / 2 + 1,2) with frames = (T - frame) / step + 1. centred: x is first mirrored by frame / 2 at both
-   ends. */
+   (…,frames,frame / 2 + 1,2) with frames = (T - frame) / step + 1 (ONNX's STFT of opset 17, onesided). centred: x is
+   first mirrored by frame / 2 at both ends (PyTorch's stft, which has the frames last). */
 GN_API gn_tensor gn_stft_at(const char *file, int line, gn_tensor x, int64_t frame, int64_t step, gn_tensor window,
                             bool centred);
 #define gn_stft(...) gn_stft_at(GN_HERE, __VA_ARGS__)
@@ -1548,11 +1552,11 @@ GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table
 GN_API gn_tensor gn_bincount_at(const char *file, int line, gn_tensor ids, int64_t bins, gn_tensor weights);
 #define gn_bincount(...) gn_bincount_at(GN_HERE, __VA_ARGS__)
 /* i64 (bins): how many elements of x, floats, lie in each of `bins` equal parts of [low, high]; `high` itself is in the
-   last one, NaN and what is outside in none. GN_BAD_DTYPE, GN_BAD_ARGUMENT. */
+   last one, NaN and what is outside in none (PyTorch's histc). GN_BAD_DTYPE, GN_BAD_ARGUMENT. */
 GN_API gn_tensor gn_histogram_at(const char *file, int line, gn_tensor x, int64_t bins, double low, double high);
 #define gn_histogram(...) gn_histogram_at(GN_HERE, __VA_ARGS__)
 /* i64 of the shape of values: where each belongs in sorted (n), which ascends, of the same dtype: before equals, or
-   (right) behind them. GN_BAD_RANK, GN_BAD_DTYPE. */
+   (right) behind them (NumPy's searchsorted). GN_BAD_RANK, GN_BAD_DTYPE. */
 GN_API gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_tensor values, bool right);
 #define gn_searchsorted(...) gn_searchsorted_at(GN_HERE, __VA_ARGS__)
 /* ids (…) = (…,depth), 1 at ids, else 0 */
@@ -1591,8 +1595,8 @@ GN_API gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t 
 /* The values that are in a (of any shape, not empty), each once, ascending, NaN as one and last; with room for `bound`
    of them. The result is how many there are, i64 0-d: where it is above the bound, those behind are missing. Of each,
    (bound): its value, the row-major place of its first element (i64) and how many there are (i64); behind the last 0,
-   -1 and 0. By element, (n) i64: the number of its value, also where that is missing. Each output may be NULL.
-   GN_BAD_SHAPE, GN_BAD_ARGUMENT. */
+   -1 and 0. By element, (n) i64: the number of its value, also where that is missing. Each output may be NULL. They are
+   those of NumPy's unique: values, return_index, return_counts and return_inverse. GN_BAD_SHAPE, GN_BAD_ARGUMENT. */
 GN_API gn_tensor gn_unique_at(const char *file, int line, gn_tensor a, int64_t bound, gn_tensor *out_values,
                               gn_tensor *out_first, gn_tensor *out_counts, gn_tensor *out_numbers);
 #define gn_unique(...) gn_unique_at(GN_HERE, __VA_ARGS__)
