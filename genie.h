@@ -1059,6 +1059,7 @@ GN_API gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x,
 GN_API gn_tensor gn_group_norm_at(const char *file, int line, gn_tensor x, int64_t groups, gn_tensor gain,
                                   gn_tensor bias, double eps);
 #define gn_group_norm(...) gn_group_norm_at(GN_HERE, __VA_ARGS__)
+/* by image and by channel (Ulyanov, Vedaldi, Lempitsky 2016) */
 GN_API gn_tensor gn_instance_norm_at(const char *file, int line, gn_tensor x, gn_tensor gain, gn_tensor bias,
                                      double eps);
 #define gn_instance_norm(...) gn_instance_norm_at(GN_HERE, __VA_ARGS__)
@@ -1338,8 +1339,9 @@ typedef struct gn_pool_desc {
 } gn_pool_desc;
 /* Pools windows of x (N,C,…), floats, over one to three spatial axes: (N,C,…), of size
        (in + before + after - (kernel - 1) * dilation - 1) / stride + 1,
-   rounded down, or up if `ceiling`. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable
-   except GN_POOL_INDEX; the first of equal largest elements gets the gradient. */
+   rounded down, or up if `ceiling`: the windows of PyTorch's max_pool2d, avg_pool2d and adaptive_avg_pool2d. Errors:
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable except GN_POOL_INDEX; the first of equal
+   largest elements gets the gradient. */
 GN_API gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc);
 #define gn_pool(...) gn_pool_at(GN_HERE, __VA_ARGS__)
 
@@ -1392,12 +1394,15 @@ typedef struct gn_grid_sample_desc {
 } gn_grid_sample_desc;
 /* x (N,C,…) over one to three spatial axes, grid (N,…,axes) of x's dtype: (N,C,…) with the grid's spatial axes. A
    point of the grid names places in [-1, 1], the last axis of x first (Jaderberg et al. 2015; PyTorch's grid_sample).
-   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x and by the grid. */
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x and by the grid; by that of nearest
+   elements with a gradient of 0. */
 GN_API gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor grid,
                                    const gn_grid_sample_desc *desc);
 #define gn_grid_sample(...) gn_grid_sample_at(GN_HERE, __VA_ARGS__)
 /* theta (N,a,a+1), sizes of a = two or three axes: the grid (N,…,a) of points theta (p, 1), where p goes over
-   [-1, 1]. Errors as of grid_sample. Differentiable. */
+   [-1, 1] by the centres of as many equal parts, or (corners) from end to end; along an axis of size 1 it is 0
+   (Jaderberg et al. 2015; PyTorch's affine_grid, ONNX's AffineGrid of opset 20). Errors as of grid_sample.
+   Differentiable. */
 GN_API gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners);
 #define gn_affine_grid(...) gn_affine_grid_at(GN_HERE, __VA_ARGS__)
 /* x (N,C b b,H,W): (N,C,H b,W b). The b b elements of a block come from channels C apart, or, if channels_first, from
@@ -1428,14 +1433,15 @@ GN_API gn_tensor gn_roi_align_at(const char *file, int line, gn_tensor x, gn_ten
    those with a score above `least` that share at most `overlap` (intersection over union) with each better one that is
    left; of equal scores the first box is better. What would follow the first `bound` is not there. A box is two
    opposite corners (y1, x1, y2, x2, or x first), or `centred`: centre and size (x, y, w, h). A score of NaN is above
-   nothing. GN_BAD_RANK, GN_BAD_SHAPE (and a bound below 0), GN_BAD_DTYPE. Not differentiable. */
+   nothing. What is left is what ONNX's NonMaxSuppression of opset 11 selects. GN_BAD_RANK, GN_BAD_SHAPE (and a bound
+   below 0), GN_BAD_DTYPE. Not differentiable. */
 GN_API gn_tensor gn_non_max_suppression_at(const char *file, int line, gn_tensor boxes, gn_tensor scores, int64_t bound,
                                            double overlap, double least, bool centred);
 #define gn_non_max_suppression(...) gn_non_max_suppression_at(GN_HERE, __VA_ARGS__)
 /* i64 of the shape of a, ints or bool, over grids of its last one to three axes: 0 where a is 0, else the number of the
    component, counted from 1 in the order of their first elements in a grid. Neighbours along an axis, or also across
-   corners, are of one component if they are equal. Fewer than 2^31 elements in a grid. GN_BAD_RANK, GN_BAD_SHAPE,
-   GN_BAD_DTYPE, GN_BAD_ARGUMENT. Not differentiable. */
+   corners, are of one component if they are equal (Rosenfeld & Pfaltz 1966; scikit-image's measure.label). Fewer than
+   2^31 elements in a grid. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Not differentiable. */
 GN_API gn_tensor gn_connected_components_at(const char *file, int line, gn_tensor a, int axes, bool corners);
 #define gn_connected_components(...) gn_connected_components_at(GN_HERE, __VA_ARGS__)
 
@@ -1453,13 +1459,14 @@ GN_API gn_tensor gn_rfft_at(const char *file, int line, gn_tensor x, int axis, i
 GN_API gn_tensor gn_irfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n);
 #define gn_irfft(...) gn_irfft_at(GN_HERE, __VA_ARGS__)
 /* real x (…,T) in frames that begin every `step` elements, times window (frame) or GN_NONE:
-   (…,frames,frame / 2 + 1,2) with frames = (T - frame) / step + 1. centred: x is first mirrored by frame / 2 at both
-   ends. */
+   (…,frames,frame / 2 + 1,2) with frames = (T - frame) / step + 1 (ONNX's STFT of opset 17, onesided). centred: x is
+   first mirrored by frame / 2 at both ends (PyTorch's stft, which has the frames last). */
 GN_API gn_tensor gn_stft_at(const char *file, int line, gn_tensor x, int64_t frame, int64_t step, gn_tensor window,
                             bool centred);
 #define gn_stft(...) gn_stft_at(GN_HERE, __VA_ARGS__)
 typedef enum gn_window_kind { GN_WINDOW_HANN, GN_WINDOW_HAMMING, GN_WINDOW_BLACKMAN, GN_WINDOW__COUNT } gn_window_kind;
-/* (n), floats; periodic: of period n, as transforms need it, else n - 1 */
+/* (n), floats; periodic: of period n, as transforms need it, else n - 1; 1 where n is 1 (Harris 1978; as in SciPy's
+   signal.windows) */
 GN_API gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_window_kind kind, int64_t n,
                               bool periodic);
 #define gn_window(...) gn_window_at(GN_HERE, __VA_ARGS__)
@@ -1533,8 +1540,9 @@ typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG_MAX, GN_BAG__COUNT } 
 /* The sum, mean or largest of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids
    (N), bags in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be
    valid: with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together
-   are GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
-   Differentiable by the table. */
+   are GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32 (PyTorch's embedding_bag, with lengths for offsets).
+   GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by the table; the gradient of a largest one is shared
+   evenly among equals of its bag. */
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);
 #define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
@@ -1544,11 +1552,11 @@ GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table
 GN_API gn_tensor gn_bincount_at(const char *file, int line, gn_tensor ids, int64_t bins, gn_tensor weights);
 #define gn_bincount(...) gn_bincount_at(GN_HERE, __VA_ARGS__)
 /* i64 (bins): how many elements of x, floats, lie in each of `bins` equal parts of [low, high]; `high` itself is in the
-   last one, NaN and what is outside in none. GN_BAD_DTYPE, GN_BAD_ARGUMENT. */
+   last one, NaN and what is outside in none (PyTorch's histc). GN_BAD_DTYPE, GN_BAD_ARGUMENT. */
 GN_API gn_tensor gn_histogram_at(const char *file, int line, gn_tensor x, int64_t bins, double low, double high);
 #define gn_histogram(...) gn_histogram_at(GN_HERE, __VA_ARGS__)
 /* i64 of the shape of values: where each belongs in sorted (n), which ascends, of the same dtype: before equals, or
-   (right) behind them. GN_BAD_RANK, GN_BAD_DTYPE. */
+   (right) behind them (NumPy's searchsorted). GN_BAD_RANK, GN_BAD_DTYPE. */
 GN_API gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_tensor values, bool right);
 #define gn_searchsorted(...) gn_searchsorted_at(GN_HERE, __VA_ARGS__)
 /* ids (…) = (…,depth), 1 at ids, else 0 */
@@ -1587,8 +1595,8 @@ GN_API gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t 
 /* The values that are in a (of any shape, not empty), each once, ascending, NaN as one and last; with room for `bound`
    of them. The result is how many there are, i64 0-d: where it is above the bound, those behind are missing. Of each,
    (bound): its value, the row-major place of its first element (i64) and how many there are (i64); behind the last 0,
-   -1 and 0. By element, (n) i64: the number of its value, also where that is missing. Each output may be NULL.
-   GN_BAD_SHAPE, GN_BAD_ARGUMENT. */
+   -1 and 0. By element, (n) i64: the number of its value, also where that is missing. Each output may be NULL. They are
+   those of NumPy's unique: values, return_index, return_counts and return_inverse. GN_BAD_SHAPE, GN_BAD_ARGUMENT. */
 GN_API gn_tensor gn_unique_at(const char *file, int line, gn_tensor a, int64_t bound, gn_tensor *out_values,
                               gn_tensor *out_first, gn_tensor *out_counts, gn_tensor *out_numbers);
 #define gn_unique(...) gn_unique_at(GN_HERE, __VA_ARGS__)
@@ -42752,7 +42760,8 @@ gn_tensor gn_local_response_norm_at(const char *file, int line, gn_tensor x, int
     gn_shape planes = GN_SHAPE(t.shape.dims[0], 1, t.shape.dims[1], 1);
     for (int i = 2; i < t.shape.rank; i++) planes.dims[3] *= t.shape.dims[i];
     gn_tensor wide = gn__widened(GN__AT, x);
-    gn_tensor sum = gn_pool_at(GN__AT, gn_reshape_at(GN__AT, gn_square_at(GN__AT, wide), planes), &d);
+    gn_tensor sum = gn_reshape_at(GN__AT, gn_square_at(GN__AT, wide), planes);
+    if (gn__count(&t.shape) > 0) sum = gn_pool_at(GN__AT, sum, &d); /* which takes no axis without elements */
     sum = gn_add_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_reshape_at(GN__AT, sum, t.shape), alpha / (double)size), k);
     return gn__to_dtype(GN__AT, gn_div_at(GN__AT, wide, gn_pow_c_at(GN__AT, sum, beta)), t.dtype);
 }
@@ -43619,9 +43628,10 @@ static gn_tensor gn__plus(const char *file, int line, gn_tensor a, gn_tensor b) 
     return a.ctx ? gn_add_at(GN__AT, a, b) : b;
 }
 
-/* Places outside [low, high] mirrored at its ends until they are inside. */
+/* Places outside [low, high] mirrored at its ends until they are inside. Where both ends are one place, all are there:
+   there is no period to divide by. */
 static gn_tensor gn__mirrored(const char *file, int line, gn_tensor x, double low, double high) {
-    if (high <= low) return gn_like_at(GN__AT, x, low);
+    if (high <= low) return gn_clamp_at(GN__AT, x, low, low);
     gn_tensor period = gn_like_at(GN__AT, x, 2 * (high - low)),
               at = gn_remainder_at(GN__AT, gn_sub_c_at(GN__AT, x, low), period);
     return gn_add_c_at(GN__AT, gn_minimum_at(GN__AT, at, gn_sub_at(GN__AT, period, at)), low);
@@ -43684,6 +43694,12 @@ static gn_tensor gn__grid_between(const char *file, int line, const gn__grid *g,
     return y;
 }
 
+/* y, with a gradient of zeros by the places: those of nearest elements are cast to integers, which have none. */
+static gn_tensor gn__grid_still(const char *file, int line, gn_tensor y, gn_tensor place) {
+    gn_tensor always = gn_full_at(GN__AT, y.ctx, GN_BOOL, GN_SCALAR, 1);
+    return gn_where_at(GN__AT, always, y, gn_unsqueeze_at(GN__AT, place, 1));
+}
+
 /* From [-1, 1] to places of axis i, within x unless zeros are outside; those of a cubic are mirrored or clamped when
    their neighbours are picked. */
 static gn_tensor gn__grid_place(const char *file, int line, const gn__grid *g, gn_tensor p, int i) {
@@ -43739,7 +43755,8 @@ gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor g
         gn_tensor p = gn_reshape_at(GN__AT, gn_slice_at(GN__AT, grid, 2, k, k + 1, 1), GN_SHAPE(g.n, g.points));
         place[i] = g.at[i] = gn__grid_place(GN__AT, &g, p, i);
     }
-    gn_tensor y = g.d.nearest ? gn__grid_pick(GN__AT, &g, place) : gn__grid_between(GN__AT, &g, 0, place);
+    gn_tensor y = g.d.nearest ? gn__grid_still(GN__AT, gn__grid_pick(GN__AT, &g, place), place[0])
+                              : gn__grid_between(GN__AT, &g, 0, place);
     return gn__to_dtype(GN__AT, gn_reshape_at(GN__AT, y, out), t.dtype);
 }
 
@@ -43980,7 +43997,7 @@ gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shap
         gn_shape row = { axes, { 1, 1, 1 } };
         double step = corners ? (n > 1 ? 2.0 / (double)(n - 1) : 0) : 2.0 / (double)n;
         row.dims[i] = n;
-        gn_tensor at = gn_arange_at(GN__AT, theta.ctx, GN_F64, n, corners ? -1 : -1 + step / 2, step);
+        gn_tensor at = gn_arange_at(GN__AT, theta.ctx, GN_F64, n, !corners ? -1 + step / 2 : n > 1 ? -1 : 0, step);
         at = gn_reshape_at(GN__AT, gn_cast_at(GN__AT, at, wide), row);
         parts[axes - 1 - i] = gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, at, sizes), GN_SHAPE(all));
     }
@@ -44278,7 +44295,8 @@ gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn
     if ((int)kind < 0 || kind >= GN_WINDOW__COUNT || n < 1 || n > GN__FOURIER_MOST)
         return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_ARGUMENT, "window of kind %d and %lld elements, 1 to 2^22",
                           (int)kind, (long long)n);
-    const double *c = terms[kind], period = GN__MAX((double)(periodic ? n : n - 1), 1);
+    if (n == 1) return gn_full_at(GN__AT, g, dtype, GN_SHAPE(1), 1); /* where the formulas have their least value */
+    const double *c = terms[kind], period = (double)(periodic ? n : n - 1);
     gn_tensor turn = gn_arange_at(GN__AT, g, GN_F64, n, 0, 6.283185307179586477 / period);
     gn_tensor y = gn_add_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_cos_at(GN__AT, turn), -c[1]), c[0]);
     if (c[2] != 0) y = gn_add_at(GN__AT, y, gn_mul_c_at(GN__AT, gn_cos_at(GN__AT, gn_mul_c_at(GN__AT, turn, 2)), c[2]));

@@ -164,6 +164,7 @@ run_conformance() {
     GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=200 run_suite "random programs are exact" 600 1 "$(program exact_test)" on_gpu
     GENIE_TEST_DEVICES=cuda:0 BITS_ROUNDS=${BITS_ROUNDS:-6} run_suite "views and cuts change no bit" 600 1 "$(program bits_test)" on_one_device
     GENIE_TEST_DEVICES=cuda:0 BITS_LARGE=1 run_suite "views of larger operands change no bit" 1200 "$jobs" "$(program bits_test)" larger
+    GENIE_TEST_DEVICES=cuda:0 run_suite "definitions in double precision" 600 1 "$(program signal_test)" on_cuda
     GENIE_TEST_DEVICES=cuda:0 run_suite "what clients share" 300 1 "$(program gpu_limits_test)"
     run_suite "two GPUs as one machine" 600 1 "$(program gpu_several_test)"
     start_server "conformance through TLS" || return 0

@@ -224,6 +224,19 @@ static gn_tensor b_layernorm_over(gn_ctx *c, const gn_tensor *in) {
 BUILD(b_layernorm_gain, gn_layernorm(in[0], in[1], GN_NONE, 1e-3))
 BUILD(b_layernorm_bias, gn_layernorm(in[0], GN_NONE, in[1], 1e-3))
 BUILD(b_layernorm_bare, gn_layernorm(in[0], GN_NONE, GN_NONE, 1e-3))
+BUILD(b_batch_norm, gn_batch_norm(in[0], in[1], in[2], in[3], in[4], 1e-3))
+BUILD(b_batch_norm_bare, gn_batch_norm(in[0], in[1], in[2], GN_NONE, GN_NONE, 1e-3))
+BUILD(b_batch_norm_train, gn_batch_norm_train(in[0], in[1], in[2], 1e-3, NULL, NULL))
+static gn_tensor b_batch_norm_train_all(gn_ctx *c, const gn_tensor *in) {
+    gn_tensor mean, variance, y = gn_batch_norm_train(in[0], GN_NONE, GN_NONE, 1e-3, &mean, &variance);
+    (void)c;
+    return gn_add(y, gn_unsqueeze(gn_mul(mean, variance), 1));
+}
+BUILD(b_group_norm, gn_group_norm(in[0], 2, in[1], in[2], 1e-3))
+BUILD(b_group_norm_bare, gn_group_norm(in[0], 1, GN_NONE, GN_NONE, 1e-3))
+BUILD(b_instance_norm, gn_instance_norm(in[0], in[1], in[2], 1e-3))
+BUILD(b_local_response_norm, gn_local_response_norm(in[0], 3, 2, 0.75, 1))
+BUILD(b_local_response_norm_even, gn_local_response_norm(in[0], 4, 1.5, 0.5, 0.7))
 BUILD(b_matmul, gn_matmul(in[0], in[1]))
 BUILD(b_linear, gn_linear(in[0], in[1], in[2]))
 /* ids of -1 to 2 */
@@ -297,6 +310,28 @@ BUILD(b_embedding, gn_embedding(in[0], indices(c, GN_SHAPE(2, 3), 5)))
 BUILD(b_embedding_bag, gn_embedding_bag(in[0], indices(c, GN_SHAPE(8), 5), LENGTHS, GN_BAG_SUM))
 BUILD(b_embedding_bag_mean, gn_embedding_bag(in[0], indices(c, GN_SHAPE(6), 5), LENGTHS, GN_BAG_MEAN))
 BUILD(b_grid_sample, gn_grid_sample(in[0], in[1], NULL))
+/* Places on both sides of the edges; at 3.9 times a drawn number none is an element or half way between two. */
+#define GRID_SAMPLE(...) gn_grid_sample(in[0], gn_mul_c(in[1], 3.9), &(gn_grid_sample_desc){ __VA_ARGS__ })
+BUILD(b_grid_zeros, GRID_SAMPLE(.corners = true))
+BUILD(b_grid_edge, GRID_SAMPLE(.padding = GN_GRID_EDGE))
+BUILD(b_grid_edge_corners, GRID_SAMPLE(.padding = GN_GRID_EDGE, .corners = true))
+BUILD(b_grid_reflect, GRID_SAMPLE(.padding = GN_GRID_REFLECT))
+BUILD(b_grid_reflect_corners, GRID_SAMPLE(.padding = GN_GRID_REFLECT, .corners = true))
+BUILD(b_grid_nearest, GRID_SAMPLE(.nearest = true, .padding = GN_GRID_REFLECT))
+BUILD(b_grid_cubic, GRID_SAMPLE(.cubic = true))
+BUILD(b_grid_cubic_edge, GRID_SAMPLE(.cubic = true, .padding = GN_GRID_EDGE))
+BUILD(b_grid_cubic_reflect, GRID_SAMPLE(.cubic = true, .padding = GN_GRID_REFLECT, .corners = true))
+/* Two images and three regions, one of which reaches outside. */
+static gn_tensor regions_of(const gn_tensor *in, bool half_pixel, bool largest) {
+    static const double rois[12] = { 0.3, 0.4, 3.7, 2.9, -3.2, 1.1, 2.2, 6.3, 1.6, 0.2, 2.1, 3.3 };
+    static const int32_t which[3] = { 0, 1, 1 };
+    gn_roi_align_desc d = { .height = 2, .width = 3, .scale = 0.9, .half_pixel = half_pixel, .largest = largest };
+    gn_ctx *c = in[0].ctx;
+    return gn_roi_align(in[0], gn_data(c, GN_F64, GN_SHAPE(3, 4), rois), gn_data(c, GN_I32, GN_SHAPE(3), which), &d);
+}
+BUILD(b_roi_align, regions_of(in, true, false))
+BUILD(b_roi_align_whole, regions_of(in, false, false))
+BUILD(b_roi_align_largest, regions_of(in, true, true))
 BUILD(b_affine_grid, gn_affine_grid(in[0], GN_SHAPE(2, 3), false))
 BUILD(b_depth_to_space, gn_depth_to_space(in[0], 2, true))
 BUILD(b_space_to_depth, gn_space_to_depth(in[0], 2, false))
@@ -349,6 +384,7 @@ BUILD(b_solve_upper, gn_solve_triangular(dominated(in[0]), in[1], true, false))
 BUILD(b_solve_ones, gn_solve_triangular(in[0], in[1], false, true))
 BUILD(b_cholesky, gn_cholesky(dominated(in[0])))
 BUILD(b_deform_conv, gn_deform_conv(in[0], in[1], in[2], in[3], in[4], NULL))
+BUILD(b_deform_conv_bare, gn_deform_conv(in[0], in[1], in[2], GN_NONE, GN_NONE, CONV(CONV_TWO, .groups = 2)))
 BUILD(b_cumprod, gn_cumprod(in[0], -1))
 BUILD(b_cummax, gn_cummax(in[0], 1))
 BUILD(b_scatter, gn_scatter(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
@@ -448,6 +484,15 @@ static const problem problems[] = {
     { "layernorm", "gain", 2, { S(2, 2, 5), S(5) }, { 0 }, b_layernorm_gain, 0 },
     { "layernorm", "bias", 2, { S(2, 2, 5), S(5) }, { 0 }, b_layernorm_bias, 0 },
     { "layernorm", "bare", 1, { S(5) }, { 0 }, b_layernorm_bare, 0 },
+    { "batch_norm", "gain and bias", 5, { S(2, 3, 2), S(3), S(3), S(3), S(3) }, { [2] = POSITIVE }, b_batch_norm, 0 },
+    { "batch_norm", "bare", 3, { S(3, 2), S(2), S(2) }, { [2] = POSITIVE }, b_batch_norm_bare, 0 },
+    { "batch_norm_train", "gain and bias", 3, { S(3, 2, 2, 2), S(2), S(2) }, { 0 }, b_batch_norm_train, 0 },
+    { "batch_norm_train", "mean and variance", 1, { S(3, 2, 2) }, { 0 }, b_batch_norm_train_all, 0 },
+    { "group_norm", "gain and bias", 3, { S(2, 4, 3), S(4), S(4) }, { 0 }, b_group_norm, 0 },
+    { "group_norm", "one group", 1, { S(2, 3, 2, 2) }, { 0 }, b_group_norm_bare, 0 },
+    { "instance_norm", "gain and bias", 3, { S(2, 3, 2, 2), S(3), S(3) }, { 0 }, b_instance_norm, 0 },
+    { "local_response_norm", "three channels", 1, { S(2, 5, 2) }, { 0 }, b_local_response_norm, 0 },
+    { "local_response_norm", "four channels", 1, { S(2, 5) }, { 0 }, b_local_response_norm_even, 0 },
     { "matmul", "matrices", 2, { S(3, 4), S(4, 2) }, { 0 }, b_matmul, 0 },
     { "matmul", "vectors", 2, { S(4), S(4) }, { 0 }, b_matmul, 0 },
     { "matmul", "vector and matrix", 2, { S(4), S(4, 3) }, { 0 }, b_matmul, 0 },
@@ -474,6 +519,24 @@ static const problem problems[] = {
     { "embedding_bag", "mean", 1, { S(5, 3) }, { 0 }, b_embedding_bag_mean, 0 },
     { "embedding_bag", "max", 1, { S(5, 3) }, { 0 }, b_embedding_bag_max, 0 },
     { "grid_sample", "linear", 2, { S(1, 2, 3, 4), S(1, 2, 2, 2) }, { 0 }, b_grid_sample, 0 },
+    { "grid_sample", "zeros, from corner to corner", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_zeros, 0 },
+    { "grid_sample", "one axis, edges", 2, { S(2, 2, 4), S(2, 5, 1) }, { 0 }, b_grid_edge, 0 },
+    { "grid_sample", "edges", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_edge, 0 },
+    { "grid_sample", "edges, corners", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_edge_corners, 0 },
+    { "grid_sample", "mirrored", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_reflect, 0 },
+    { "grid_sample", "mirrored, corners", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_reflect_corners, 0 },
+    { "grid_sample", "mirrored in one row", 2, { S(1, 2, 1, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_reflect_corners, 0 },
+    { "grid_sample", "three axes, zeros", 2, { S(1, 2, 2, 3, 2), S(1, 1, 2, 2, 3) }, { 0 }, b_grid_zeros, 0 },
+    { "grid_sample", "three axes, edges", 2, { S(1, 2, 2, 3, 2), S(1, 1, 2, 2, 3) }, { 0 }, b_grid_edge, 0 },
+    { "grid_sample", "three axes, mirrored", 2, { S(1, 2, 2, 3, 2), S(1, 1, 2, 2, 3) }, { 0 }, b_grid_reflect, 0 },
+    { "grid_sample", "nearest, mirrored", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_nearest, 0 },
+    { "grid_sample", "cubic", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_cubic, 0 },
+    { "grid_sample", "cubic, edges", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_cubic_edge, 0 },
+    { "grid_sample", "cubic, mirrored", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_cubic_reflect, 0 },
+    { "grid_sample", "cubic, three axes", 2, { S(1, 1, 2, 3, 2), S(1, 1, 1, 2, 3) }, { 0 }, b_grid_cubic_edge, 0 },
+    { "roi_align", "half pixels", 1, { S(2, 2, 4, 5) }, { 0 }, b_roi_align, 0 },
+    { "roi_align", "whole pixels", 1, { S(2, 2, 4, 5) }, { 0 }, b_roi_align_whole, 0 },
+    { "roi_align", "the largest share", 1, { S(2, 2, 4, 5) }, { 0 }, b_roi_align_largest, 0 },
     { "affine_grid", "two axes", 1, { S(1, 2, 3) }, { 0 }, b_affine_grid, 0 },
     { "depth_to_space", "channels first", 1, { S(1, 8, 1, 2) }, { 0 }, b_depth_to_space, 0 },
     { "space_to_depth", "blocks of two", 1, { S(1, 1, 2, 4) }, { 0 }, b_space_to_depth, 0 },
@@ -504,6 +567,13 @@ static const problem problems[] = {
       { S(1, 2, 4, 3), S(2, 2, 2, 1), S(1, 8, 3, 3), S(1, 4, 3, 3), S(2) },
       { 0 },
       b_deform_conv,
+      0 },
+    { "deform_conv",
+      "groups, stride, dilation, padding",
+      3,
+      { S(1, 4, 3, 3), S(2, 2, 2, 2), S(1, 8, 2, 4) },
+      { 0 },
+      b_deform_conv_bare,
       0 },
     { "cumprod", "last axis", 1, { S(3, 4) }, { 0 }, b_cumprod, 0 },
     { "cummax", "inner axis", 1, { S(2, 5, 2) }, { 0 }, b_cummax, 0 },

@@ -1,5 +1,6 @@
 /* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, and
- * losses of classes, norms of trailing axes, on the CPU executor against the definitions in double precision.
+ * losses of classes, norms, regions and deformable convolutions, against the definitions in double precision: on the
+ * CPU executor, on a server in this process, and on the device of $GENIE_TEST_DEVICES (cuda:0). All draw the same.
  *
  * Tier: quick address */
 #define GENIE_EXT
@@ -9,14 +10,24 @@
 
 #include "test.h"
 
+#include "loopback.h"
+
 enum { MOST = 1 << 18 };
 static const double turn = 6.283185307179586477;
 
+enum { ON_CPU, ON_LOOPBACK, ON_NAMED, DEVICES };
+static int on;
+static const char *device_names[DEVICES] = { "cpu", "loopback", "cuda:0" };
 static gn_ctx *g;
 static double given[MOST], wanted[MOST], got[MOST], aside[MOST];
 
+static gn_ctx *open_device(void) {
+    if (on == ON_LOOPBACK) return loopback_open(&(gn_desc){ .seed = 0 });
+    return gn_open(&(gn_desc){ .devices = device_names[on] });
+}
+
 static bool begin(void) {
-    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    g = open_device();
     return CHECK_RESULT(gn_status(g), GN_OK);
 }
 
@@ -150,7 +161,7 @@ TEST(windows_and_mel_filters_are_their_formulas) {
         bool periodic = k % 2;
         int n = k / 2 % 2 ? 1 : 25;
         for (int i = 0; i < n; i++) {
-            double p = n == 1 ? 0 : turn * i / (periodic ? n : n - 1);
+            double p = n == 1 ? turn / 2 : turn * i / (periodic ? n : n - 1); /* one element is the peak */
             wanted[i] = k / 4 == GN_WINDOW_HANN      ? 0.5 - 0.5 * cos(p)
                         : k / 4 == GN_WINDOW_HAMMING ? 0.54 - 0.46 * cos(p)
                                                      : 0.42 - 0.5 * cos(p) + 0.08 * cos(2 * p);
@@ -232,30 +243,95 @@ static double sampled(const image *m, const double *point) {
     return y;
 }
 
+enum { POINTS = 35 };
+
+/* A grid of POINTS over two images of three channels. */
+static void check_grid(image m) {
+    enum { N = 2, C = 3 };
+    gn_shape s = { m.axes + 2, { N, C } }, to = { m.axes + 2, { N, POINTS / 7, 7 } };
+    int64_t all = 1;
+    for (int i = 0; i < m.axes; i++) all *= s.dims[i + 2] = m.size[i];
+    if (m.axes == 1) to.dims[1] = POINTS;
+    if (m.axes == 3) to.dims[3] = 1;
+    to.dims[m.axes + 1] = m.axes;
+    fill(N * C * all);
+    for (int i = 0; i < N * POINTS * m.axes; i++) aside[i] = (double)test_random_int(-1999, 1999) / 999.7;
+    for (int i = 0; i < N * C * POINTS; i++) {
+        m.x = given + i / POINTS * all;
+        wanted[i] = sampled(&m, aside + (i / POINTS / C * POINTS + i % POINTS) * m.axes);
+    }
+    gn_tensor y = gn_grid_sample(tensor(GN_F64, s, given), tensor(GN_F64, to, aside), &m.d);
+    if (reads(y, N * C * POINTS)) close_to("grid_sample", N * C * POINTS, 1e-12);
+    gn_step(g);
+}
+
+/* All modes, with and without corners, with each padding: 18. */
+static gn_grid_sample_desc grid_desc(int k) {
+    return (gn_grid_sample_desc){
+        .nearest = k % 3 == 1, .cubic = k % 3 == 2, .corners = k / 3 % 2, .padding = (gn_grid_padding)(k / 6)
+    };
+}
+
 TEST(points_of_a_grid_are_sampled) {
-    enum { N = 2, C = 3, POINTS = 35 };
     if (!begin()) return;
-    for (int k = 0; k < 54; k++) {
-        image m = { .axes = k % 3 + 1,
-                    .d = { .nearest = k / 3 % 3 == 1,
-                           .cubic = k / 3 % 3 == 2,
-                           .corners = k / 9 % 2,
-                           .padding = (gn_grid_padding)(k / 18) } };
-        gn_shape s = { m.axes + 2, { N, C } }, to = { m.axes + 2, { N, POINTS / 7, 7 } };
-        int64_t all = 1;
-        for (int i = 0; i < m.axes; i++) all *= m.size[i] = s.dims[i + 2] = 3 + i + (k == 4 ? -2 : 0);
-        if (m.axes == 1) to.dims[1] = POINTS;
-        if (m.axes == 3) to.dims[3] = 1;
-        to.dims[m.axes + 1] = m.axes;
-        fill(N * C * all);
-        for (int i = 0; i < N * POINTS * m.axes; i++) aside[i] = (double)test_random_int(-1999, 1999) / 999.7;
-        for (int i = 0; i < N * C * POINTS; i++) {
-            m.x = given + i / POINTS * all;
-            wanted[i] = sampled(&m, aside + (i / POINTS / C * POINTS + i % POINTS) * m.axes);
-        }
-        gn_tensor y = gn_grid_sample(tensor(GN_F64, s, given), tensor(GN_F64, to, aside), &m.d);
-        if (reads(y, N * C * POINTS)) close_to("grid_sample", N * C * POINTS, 1e-12);
-        gn_step(g);
+    for (int k = 0; k < 54; k++) check_grid((image){ .axes = k % 3 + 1, .size = { 3, 4, 5 }, .d = grid_desc(k / 3) });
+    gn_close(g);
+}
+
+/* Which axes have one element: each choice of them. */
+TEST(axes_of_one_element_are_sampled) {
+    if (!begin()) return;
+    for (int k = 0; k < 18; k++)
+        for (int axes = 1; axes <= 3; axes++)
+            for (int ones = 1; ones < 1 << axes; ones++) {
+                image m = { .axes = axes, .d = grid_desc(k) };
+                for (int i = 0; i < axes; i++) m.size[i] = ones >> i & 1 ? 1 : 3 + i;
+                check_grid(m);
+            }
+    gn_close(g);
+}
+
+/* A row of 1, 2, 4 at (0.5, -2), (-1, 0.5) and (2, 0). Of places from corner to corner only x counts, since all y are
+   the row; beyond the edges zeros are mixed in by y, and x = 2 is mirrored to 0. Cubic: by hand from the weights of
+   a = -0.75 at 1/2, which are -3/32, 19/32, 19/32, -3/32. */
+TEST(a_row_is_sampled_as_computed_by_hand) {
+    static const double row[3] = { 1, 2, 4 }, points[6] = { 0.5, -2, -1, 0.5, 2, 0 };
+    static const struct {
+        gn_grid_sample_desc d;
+        double y[3];
+    } cases[] = {
+        { { .padding = GN_GRID_ZEROS, .corners = true }, { 3, 1, 0 } },
+        { { .padding = GN_GRID_EDGE, .corners = true }, { 3, 1, 4 } },
+        { { .padding = GN_GRID_REFLECT, .corners = true }, { 3, 1, 2 } },
+        { { .nearest = true, .padding = GN_GRID_ZEROS, .corners = true }, { 4, 1, 0 } },
+        { { .nearest = true, .padding = GN_GRID_REFLECT, .corners = true }, { 4, 1, 2 } },
+        { { .cubic = true, .padding = GN_GRID_EDGE, .corners = true }, { 99.0 / 32, 1, 4 } },
+        { { .cubic = true, .padding = GN_GRID_REFLECT, .corners = true }, { 105.0 / 32, 1, 2 } },
+        { { .padding = GN_GRID_ZEROS }, { 0, 0.375, 0 } },
+        { { .padding = GN_GRID_EDGE }, { 3.5, 1, 4 } },
+        { { .padding = GN_GRID_REFLECT }, { 3.5, 1, 2 } },
+    };
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(cases); k++) {
+        gn_tensor x = tensor(GN_F64, GN_SHAPE(1, 1, 1, 3), row), at = tensor(GN_F64, GN_SHAPE(1, 1, 3, 2), points);
+        memcpy(wanted, cases[k].y, sizeof cases[k].y);
+        if (reads(gn_grid_sample(x, at, &cases[k].d), 3)) close_to("by hand", 3, 1e-14);
+    }
+    gn_close(g);
+}
+
+TEST(nearest_elements_have_a_gradient_of_zeros_by_the_grid) {
+    static const double row[3] = { 1, 2, 4 }, points[4] = { -0.1, 0.9, 0.1, INFINITY };
+    const double counts[3] = { 0, 2, 2 };
+    if (!begin()) return;
+    gn_tensor in[2] = { tensor(GN_F64, GN_SHAPE(1, 1, 3), row), tensor(GN_F64, GN_SHAPE(1, 4, 1), points) }, out[2];
+    gn_grid_sample_desc d = { .nearest = true, .padding = GN_GRID_EDGE };
+    gn_tensor loss = gn_sum(gn_grid_sample(in[0], in[1], &d), GN_ALL_AXES, false);
+    if (CHECK_RESULT(gn_grad(loss, in, 2, out), GN_OK)) {
+        memcpy(wanted, counts, sizeof counts);
+        if (reads(out[0], 3)) close_to("by x", 3, 0);
+        memset(wanted, 0, 4 * sizeof *wanted);
+        if (reads(out[1], 4)) close_to("by the grid", 4, 0);
     }
     gn_close(g);
 }
@@ -279,6 +355,192 @@ TEST(the_grid_of_no_change_gives_the_picture_back) {
         if (reads(gn_affine_grid(tensor(GN_F64, GN_SHAPE(1, 2, 3), moved), GN_SHAPE(2, 3), corners), 12))
             close_to("affine_grid", 12, 1e-14);
     }
+    gn_close(g);
+}
+
+TEST(the_grid_of_an_axis_of_one_element_is_its_middle) {
+    const double same[] = { 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0 }, x[] = { -1, 0, 1 };
+    if (!begin()) return;
+    for (int corners = 0; corners < 2; corners++) {
+        for (int i = 0; i < 9; i++) wanted[i] = i % 3 == 1 ? x[i / 3] * (corners ? 1 : 2.0 / 3) : 0;
+        if (reads(gn_affine_grid(tensor(GN_F64, GN_SHAPE(1, 3, 4), same), GN_SHAPE(1, 3, 1), corners), 9))
+            close_to("affine_grid", 9, 1e-15);
+    }
+    gn_close(g);
+}
+
+/* ---- regions, taps at places of their own ---- */
+
+/* A plane h by w at y, x: between elements, whose share it is if that is the largest. */
+static double between(const double *plane, int64_t h, int64_t w, double y, double x, bool largest) {
+    double sum = 0, most = -INFINITY;
+    for (int k = 0; k < 4; k++) {
+        double row = floor(y) + k / 2, column = floor(x) + k % 2;
+        double share = (1 - fabs(y - row)) * (1 - fabs(x - column));
+        bool inside = row >= 0 && row < (double)h && column >= 0 && column < (double)w;
+        share *= inside ? plane[(int64_t)row * w + (int64_t)column] : 0;
+        sum += share;
+        most = fmax(most, share);
+    }
+    return largest ? most : sum;
+}
+
+/* As ONNX's RoiAlign defines it: what is less than 1 outside counts as at the edge, what is farther as 0. */
+static double roi_sample(const double *plane, int64_t h, int64_t w, double y, double x, bool largest) {
+    if (y < -1 || y > (double)h || x < -1 || x > (double)w) return 0;
+    y = fmin(fmax(y, 0), (double)(h - 1));
+    x = fmin(fmax(x, 0), (double)(w - 1));
+    return between(plane, h, w, y, x, largest);
+}
+
+static double roi_cell(const double *plane, int64_t h, int64_t w, const double roi[4], const gn_roi_align_desc *d,
+                       int64_t row, int64_t column) {
+    double low[2], cell[2], sum = 0, most = -INFINITY;
+    for (int i = 0; i < 2; i++) { /* x, then y */
+        double from = roi[i] * d->scale - (d->half_pixel ? 0.5 : 0), to = roi[i + 2] * d->scale;
+        double length = to - (d->half_pixel ? 0.5 : 0) - from;
+        cell[i] = (d->half_pixel ? length : fmax(length, 1)) / (double)(i ? d->height : d->width);
+        low[i] = from + cell[i] * (double)(i ? row : column);
+    }
+    for (int64_t i = 0; i < d->samples * d->samples; i++) {
+        double y = low[1] + cell[1] * ((double)(i / d->samples) + 0.5) / (double)d->samples,
+               x = low[0] + cell[0] * ((double)(i % d->samples) + 0.5) / (double)d->samples;
+        double v = roi_sample(plane, h, w, y, x, d->largest);
+        sum += v;
+        most = fmax(most, v);
+    }
+    return d->largest ? most : sum / (double)(d->samples * d->samples);
+}
+
+TEST(regions_of_images_are_averaged) {
+    enum { N = 2, C = 3, H = 5, W = 6, R = 5, ROWS = 2, COLUMNS = 3, CELLS = ROWS * COLUMNS };
+    static const int32_t which[R] = { 0, 1, 1, 0, 1 };
+    /* inside, reaching outside, small, far outside, of no size */
+    static const double rois[R * 4] = { 0.5, 1.25, 4,  3.5, -3.25, -2, 9.5, 8, 2.2, 1.1,
+                                        2.6, 1.4,  20, 20,  24,    30, 3,   2, 3,   2 };
+    if (!begin()) return;
+    for (int k = 0; k < 12; k++) {
+        gn_roi_align_desc d = { .height = ROWS,
+                                .width = COLUMNS,
+                                .samples = k / 4 + 1,
+                                .scale = k / 4 == 2 ? 0.75 : 1,
+                                .half_pixel = k & 1,
+                                .largest = k & 2 };
+        fill(N * C * H * W);
+        for (int i = 0; i < R * C * CELLS; i++) {
+            int r = i / CELLS / C;
+            wanted[i] = roi_cell(given + (which[r] * C + i / CELLS % C) * H * W, H, W, rois + 4 * r, &d,
+                                 i % CELLS / COLUMNS, i % COLUMNS);
+        }
+        gn_tensor y = gn_roi_align(tensor(GN_F64, GN_SHAPE(N, C, H, W), given), tensor(GN_F64, GN_SHAPE(R, 4), rois),
+                                   gn_data_copy(g, GN_I32, GN_SHAPE(R), which), &d);
+        if (reads(y, R * C * CELLS)) close_to("roi_align", R * C * CELLS, 1e-12);
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+/* The plane x + 4 y of 4 by 4: averages of samples are its value in the middle of a cell; half pixels are half
+   an element less in each direction. */
+TEST(a_region_of_a_ramp_is_its_middle) {
+    static const double roi[4] = { 0.5, 1, 2.5, 3 };
+    if (!begin()) return;
+    for (int i = 0; i < 16; i++) given[i] = i;
+    for (int half = 0; half < 2; half++) {
+        int32_t first = 0;
+        for (int i = 0; i < 4; i++) wanted[i] = 1 + i % 2 + 4 * (1.5 + i / 2) - (half ? 2.5 : 0);
+        gn_roi_align_desc d = { .height = 2, .width = 2, .half_pixel = half };
+        gn_tensor y = gn_roi_align(tensor(GN_F64, GN_SHAPE(1, 1, 4, 4), given), tensor(GN_F64, GN_SHAPE(1, 4), roi),
+                                   gn_data_copy(g, GN_I32, GN_SHAPE(1), &first), &d);
+        if (reads(y, 4)) close_to("ramp", 4, 1e-14);
+    }
+    gn_close(g);
+}
+
+typedef struct deformed {
+    int64_t N, C, H, W, M, KH, KW, OH, OW, G, groups; /* G groups of offsets */
+    const double *x, *w, *offset, *mask, *bias;       /* mask, bias: or NULL */
+    gn_conv_desc d;
+} deformed;
+
+static double deformed_at(const deformed *c, int64_t n, int64_t m, int64_t oy, int64_t ox) {
+    int64_t taps = c->KH * c->KW, each = c->C / c->groups, first = m / (c->M / c->groups) * each;
+    double sum = c->bias ? c->bias[m] : 0;
+    for (int64_t i = 0; i < each * taps; i++) {
+        int64_t channel = first + i / taps, tap = i % taps, own = channel / (c->C / c->G);
+        const double *offset = c->offset + (((n * c->G + own) * taps + tap) * 2 * c->OH + oy) * c->OW + ox;
+        double y = (double)(oy * c->d.stride[0] + tap / c->KW * c->d.dilation[0] - c->d.before[0]) + offset[0];
+        double x =
+            (double)(ox * c->d.stride[1] + tap % c->KW * c->d.dilation[1] - c->d.before[1]) + offset[c->OH * c->OW];
+        double v = between(c->x + (n * c->C + channel) * c->H * c->W, c->H, c->W, y, x, false);
+        if (c->mask) v *= c->mask[(((n * c->G + own) * taps + tap) * c->OH + oy) * c->OW + ox];
+        sum += v * c->w[(m * each + i / taps) * taps + tap];
+    }
+    return sum;
+}
+
+/* Numbers for it; where mask and bias are not NULL it has them. */
+static void check_deformed(deformed c) {
+    int64_t taps = c.KH * c.KW, points = c.OH * c.OW,
+            parts[5] = { c.N * c.C * c.H * c.W, c.M * c.C / c.groups * taps, 2 * c.N * c.G * taps * points,
+                         c.N * c.G * taps * points, c.M };
+    const double *at[6] = { given };
+    for (int i = 0; i < 5; i++) at[i + 1] = at[i] + parts[i];
+    fill(at[5] - given);
+    for (int64_t i = 0; i < parts[2]; i++) given[at[2] - given + i] *= 2.5;
+    c.x = at[0], c.w = at[1], c.offset = at[2];
+    if (c.mask) c.mask = at[3];
+    if (c.bias) c.bias = at[4];
+    for (int64_t i = 0; i < c.N * c.M * points; i++)
+        wanted[i] = deformed_at(&c, i / points / c.M, i / points % c.M, i % points / c.OW, i % c.OW);
+    gn_tensor mask = GN_NONE, bias = GN_NONE, x = tensor(GN_F64, GN_SHAPE(c.N, c.C, c.H, c.W), c.x);
+    if (c.mask) mask = tensor(GN_F64, GN_SHAPE(c.N, c.G * taps, c.OH, c.OW), c.mask);
+    if (c.bias) bias = tensor(GN_F64, GN_SHAPE(c.M), c.bias);
+    gn_tensor y = gn_deform_conv(x, tensor(GN_F64, GN_SHAPE(c.M, c.C / c.groups, c.KH, c.KW), c.w),
+                                 tensor(GN_F64, GN_SHAPE(c.N, 2 * c.G * taps, c.OH, c.OW), c.offset), mask, bias, &c.d);
+    if (reads(y, c.N * c.M * points)) close_to("deform_conv", c.N * c.M * points, 1e-12);
+    gn_step(g);
+}
+
+/* Offsets up to 2.5 elements reach far outside of 5 by 6. */
+TEST(taps_at_places_of_their_own_are_convolved) {
+    if (!begin()) return;
+    for (int k = 0; k < 8; k++) {
+        deformed c = { .N = 2,
+                       .C = 4,
+                       .H = 5,
+                       .W = 6,
+                       .M = 6,
+                       .KH = 3,
+                       .KW = 2,
+                       .G = k & 1 ? 2 : 1,
+                       .groups = k & 2 ? 2 : 1,
+                       .mask = k & 1 ? NULL : given,
+                       .bias = k & 2 ? given : NULL,
+                       .OH = 3,
+                       .OW = 5,
+                       .d = { .stride = { 1, 1 }, .dilation = { 1, 1 } } };
+        c.d.groups = c.groups;
+        if (k & 4) {
+            c.d = (gn_conv_desc){
+                .stride = { 2, 1 }, .dilation = { 1, 2 }, .before = { 1, 2 }, .after = { 2, 0 }, .groups = c.groups
+            };
+            c.OH = 3; /* (5 + 3 - 2 - 1) / 2 + 1 */
+            c.OW = 6; /* 6 + 2 - 2 - 1 + 1 */
+        }
+        check_deformed(c);
+    }
+    gn_close(g);
+}
+
+/* One tap of weight 2 on the row 1, 2, 4, read 1/2 to the right of itself: half of the last lies outside. */
+TEST(a_tap_half_an_element_away_is_between_two) {
+    static const double row[3] = { 1, 2, 4 }, offset[6] = { 0, 0, 0, 0.5, 0.5, 0.5 }, two = 2;
+    if (!begin()) return;
+    gn_tensor y = gn_deform_conv(tensor(GN_F64, GN_SHAPE(1, 1, 1, 3), row), tensor(GN_F64, GN_SHAPE(1, 1, 1, 1), &two),
+                                 tensor(GN_F64, GN_SHAPE(1, 2, 1, 3), offset), GN_NONE, GN_NONE, NULL);
+    wanted[0] = 3, wanted[1] = 6, wanted[2] = 4;
+    if (reads(y, 3)) close_to("deform_conv", 3, 0);
     gn_close(g);
 }
 
@@ -476,6 +738,58 @@ TEST(norms_of_trailing_axes_give_their_mean_and_deviation) {
     gn_close(g);
 }
 
+/* x (3,2,2,2): the mean and the variance of 12 elements of each channel. */
+TEST(norms_of_batches_give_the_statistics_of_their_channels) {
+    enum { N = 3, C = 2, PLANE = 4, ALL = N * C * PLANE };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_BF16 };
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(dtypes); k++) {
+        double mean[C], variance[C], bound = dtypes[k] == GN_F64 ? 1e-14 : dtypes[k] == GN_F32 ? 4e-6 : 0.03;
+        gn_tensor out[2], x;
+        for (int i = 0; i < ALL; i++) given[i] = (double)test_random_int(-64, 64) / 32; /* exact in 16 bits */
+        for (int c = 0; c < C; c++) {
+            mean[c] = variance[c] = 0;
+            for (int i = 0; i < N * PLANE; i++) mean[c] += given[(i / PLANE * C + c) * PLANE + i % PLANE] / (N * PLANE);
+            for (int i = 0; i < N * PLANE; i++)
+                variance[c] += pow(given[(i / PLANE * C + c) * PLANE + i % PLANE] - mean[c], 2) / (N * PLANE);
+        }
+        for (int i = 0; i < ALL; i++)
+            aside[i] =
+                (given[i] - mean[i / PLANE % C]) / sqrt(variance[i / PLANE % C] + 0.01) * (1 + i / PLANE % C) - 0.5;
+        const double gain[C] = { 1, 2 }, bias[C] = { -0.5, -0.5 };
+        x = tensor(dtypes[k], GN_SHAPE(N, C, 2, 2), given);
+        gn_tensor y = gn_batch_norm_train(x, tensor(dtypes[k], GN_SHAPE(C), gain), tensor(dtypes[k], GN_SHAPE(C), bias),
+                                          0.01, &out[0], &out[1]);
+        memcpy(wanted, aside, ALL * sizeof *wanted);
+        if (reads(y, ALL)) close_to("batch_norm_train", ALL, bound);
+        memcpy(wanted, mean, sizeof mean);
+        if (reads(out[0], C)) close_to("mean", C, bound);
+        memcpy(wanted, variance, sizeof variance);
+        if (reads(out[1], C)) close_to("variance", C, bound);
+        y = gn_batch_norm(x, out[0], out[1], tensor(dtypes[k], GN_SHAPE(C), gain), tensor(dtypes[k], GN_SHAPE(C), bias),
+                          0.01);
+        memcpy(wanted, aside, ALL * sizeof *wanted);
+        if (reads(y, ALL)) close_to("batch_norm", ALL, 2 * bound);
+    }
+    gn_close(g);
+}
+
+TEST(norms_of_no_channels_are_empty) {
+    if (!begin()) return;
+    for (int k = 0; k < 3; k++) {
+        gn_shape s = k ? GN_SHAPE(2, 0, 3) : GN_SHAPE(2, 0);
+        gn_tensor x = tensor(GN_F32, s, given), out;
+        gn_tensor y = k == 2 ? gn_instance_norm(x, GN_NONE, GN_NONE, 1) : gn_local_response_norm(x, 3, 1, 0.5, 1);
+        gn_info info;
+        CHECK_RESULT(gn_describe(y, &info), GN_OK);
+        CHECK(info.dtype == GN_F32 && info.shape.rank == s.rank && info.shape.dims[0] == 2 && info.shape.dims[1] == 0);
+        CHECK_RESULT(gn_grad(gn_sum(y, GN_ALL_AXES, false), &x, 1, &out), GN_OK);
+        reads(y, 0);
+        reads(out, 0);
+    }
+    gn_close(g);
+}
+
 /* Products of whole numbers, which no order rounds, and of halves and twos in 16 bits. */
 TEST(what_meets_is_multiplied) {
     static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_F16, GN_BF16 };
@@ -504,6 +818,30 @@ TEST(what_meets_is_multiplied) {
     gn_close(g);
 }
 
+/* Whether the device of this name computes; false after one skipped test that stands for all. */
+static bool named_device_is_there(void) {
+    on = ON_NAMED;
+    gn_ctx *first = open_device();
+    const char *why = gn_status(first) != GN_OK           ? gn_last_error(first)->text
+                      : getenv("GENIE_CUDA_COMPILE_ONLY") ? "kernels are compiled, not run"
+                                                          : NULL;
+    if (why && test_open("definitions_on_the_named_device")) {
+        test_skip(why);
+        test_close();
+    }
+    gn_close(first);
+    return !why;
+}
+
+static void run_on_device(const test_entry *test) {
+    char name[160];
+    snprintf(name, sizeof name, "%s_on_%s", test->name, strstr(device_names[on], "://") ? "remote" : device_names[on]);
+    if (!test_open(name)) return;
+    test_reseed(test->name);
+    test->run();
+    test_close();
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -511,7 +849,15 @@ int main(int argc, char **argv) {
         TEST_ENTRY(frames_of_a_wave_are_transformed_with_their_window),
         TEST_ENTRY(windows_and_mel_filters_are_their_formulas),
         TEST_ENTRY(points_of_a_grid_are_sampled),
+        TEST_ENTRY(axes_of_one_element_are_sampled),
+        TEST_ENTRY(a_row_is_sampled_as_computed_by_hand),
+        TEST_ENTRY(nearest_elements_have_a_gradient_of_zeros_by_the_grid),
         TEST_ENTRY(the_grid_of_no_change_gives_the_picture_back),
+        TEST_ENTRY(the_grid_of_an_axis_of_one_element_is_its_middle),
+        TEST_ENTRY(regions_of_images_are_averaged),
+        TEST_ENTRY(a_region_of_a_ramp_is_its_middle),
+        TEST_ENTRY(taps_at_places_of_their_own_are_convolved),
+        TEST_ENTRY(a_tap_half_an_element_away_is_between_two),
         TEST_ENTRY(blocks_of_a_picture_go_to_channels_and_back),
         TEST_ENTRY(ids_and_their_weights_are_counted),
         TEST_ENTRY(parts_of_a_range_are_counted),
@@ -521,8 +867,16 @@ int main(int argc, char **argv) {
         TEST_ENTRY(the_smallest_of_what_meets_is_kept),
         TEST_ENTRY(what_meets_is_multiplied),
         TEST_ENTRY(norms_of_trailing_axes_give_their_mean_and_deviation),
+        TEST_ENTRY(norms_of_batches_give_the_statistics_of_their_channels),
+        TEST_ENTRY(norms_of_no_channels_are_empty),
     };
     test_begin(argc, argv);
-    test_all(tests, TEST_COUNT(tests));
+    if (getenv("GENIE_TEST_DEVICES")) device_names[ON_NAMED] = getenv("GENIE_TEST_DEVICES");
+    int devices = named_device_is_there() ? DEVICES : ON_NAMED;
+    for (int k = 0; k < devices * TEST_COUNT(tests); k++) {
+        on = k / TEST_COUNT(tests);
+        run_on_device(&tests[k % TEST_COUNT(tests)]);
+    }
+    loopback_close();
     return test_end();
 }
