@@ -17,7 +17,7 @@ struct wgmma_bf16_64x128_nn_e { typedef bf16 O; O *o;
   }
   template <int V> M void value(const in<V> &r, const float *from, O *y) const {
     UNROLL for (int v = 0; v < V; v++) {
-      const float sum = from[v];
+      float sum = from[v];
       put(y[v], sum);
     }
   }

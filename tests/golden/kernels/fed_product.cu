@@ -6,7 +6,7 @@ struct sgemm_fed_32x64_k8x7_20_epilogue_e { typedef float O; O *o; const float *
   }
   template <int V> M void value(const in<V> &r, const float *from, O *y) const {
     UNROLL for (int v = 0; v < V; v++) {
-      const float sum = gn_add(from[v], get(r.bias[v]));
+      float sum = gn_add(from[v], get(r.bias[v]));
       float t0;
       { typedef float GN_T; const GN_T a = sum, b = sum, c = sum, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
         t0 = (float)(a < GN_C(0) ? GN_C(0) : a); (void)b; (void)c; (void)p0; (void)p1; }

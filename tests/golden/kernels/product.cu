@@ -6,7 +6,7 @@ struct matmul_f32_e { typedef float O; O *o; const float *bias;
   }
   template <int V> M void value(const in<V> &r, const float *from, O *y) const {
     UNROLL for (int v = 0; v < V; v++) {
-      const float sum = gn_add(from[v], get(r.bias[v]));
+      float sum = gn_add(from[v], get(r.bias[v]));
       put(y[v], sum);
     }
   }

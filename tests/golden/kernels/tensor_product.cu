@@ -6,7 +6,7 @@ struct tensor_matmul_bf16_64x16_e { typedef bf16 O; O *o; const bf16 *bias;
   }
   template <int V> M void value(const in<V> &r, const float *from, O *y) const {
     UNROLL for (int v = 0; v < V; v++) {
-      const float sum = gn_add(from[v], get(r.bias[v]));
+      float sum = gn_add(from[v], get(r.bias[v]));
       put(y[v], sum);
     }
   }

@@ -7,7 +7,8 @@ struct wgmma_bf16_64x64_k4_nn_epilogue_e { typedef bf16 O; O *o; const bf16 *bia
   }
   template <int V> M void value(const in<V> &r, const float *from, O *y) const {
     UNROLL for (int v = 0; v < V; v++) {
-      const float sum = cast_to<bf16>::of(gn_add(from[v], get(r.bias[v])));
+      float sum = gn_add(from[v], get(r.bias[v]));
+      sum = cast_to<bf16>::of(sum);
       float t0;
       { typedef float GN_T; const GN_T a = sum, b = sum, c = sum, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
         t0 = (float)(GN_M_NORMAL(a, a)); (void)b; (void)c; (void)p0; (void)p1; }
