@@ -436,6 +436,79 @@ TEST(loop_without_end_is_refused) {
     CHECK(strstr(error, "nodes in one build") || strstr(error, "MiB"));
 }
 
+/* Graph with nodes, names of inputs and of outputs. */
+static bytes body_of(const bytes *nodes, int n, const char *in, const char *out) {
+    bytes g = { .n = 0 };
+    for (int i = 0; i < n; i++) put_message(&g, 1, &nodes[i]);
+    for (int field = 11; field <= 12; field++)
+        for (const char *p = field == 11 ? in : out; *p; p += strcspn(p, ","), p += *p == ',') {
+            bytes name = { .n = 0 };
+            put_bytes(&name, 1, p, strcspn(p, ","));
+            put_message(&g, field, &name);
+        }
+    return g;
+}
+
+/* y: what no turn of a loop over x (2,3) made of each of its turns. */
+static void loop_of_none(const bytes *b, onnx_tensor *t, int want) {
+    static const int64_t dims[] = { 2, 3 };
+    double y[64];
+    bytes n = node("Loop", "w,,x", "last,y"), w = tensor("w", ONNX_INT64, NULL, 0);
+    put_number(&w, 7, 0);
+    put_attribute(&n, "body", 6, b->at, b->n, 0);
+    CHECK_INT(run_node(&n, &w, 13, dims, 2, counting, t, y), want);
+}
+
+TEST(loop_of_no_turns_gives_type_and_shape_of_what_it_would_make) {
+    static const int64_t open[] = { -1, 7 }, dims[] = { 2, 0, 3 };
+    double y[64];
+    onnx_tensor t = { .rank = 0 };
+    bytes nodes[2] = { node("Identity", "v", "o"), node("Cast", "v", "s") };
+    put_attribute(&nodes[1], "to", 3, NULL, 0, ONNX_INT64);
+    bytes body = body_of(nodes, 2, "i,c,v", "c,o,s");
+    loop_of_none(&body, &t, 0);
+    CHECK(t.type == ONNX_INT64 && t.rank == 3 && t.dims[0] == 0 && t.dims[1] == 2 && t.dims[2] == 3);
+    bytes declared = value("s", ONNX_DOUBLE, open, 2);
+    nodes[1] = node("Reshape", "v,v", "s"); /* cannot be built: what is declared has to do */
+    body = body_of(nodes, 2, "i,c,v", "c,o");
+    put_message(&body, 12, &declared);
+    loop_of_none(&body, &t, 0);
+    CHECK(t.type == ONNX_DOUBLE && t.rank == 3 && t.dims[0] == 0 && t.dims[1] == 0 && t.dims[2] == 7);
+    body = body_of(nodes, 2, "i,c,v", "c,o,s");
+    loop_of_none(&body, &t, -1);
+    bytes scan = node("Scan", "x", "y"), neg = node("Shape", "v", "s");
+    body = body_of(&neg, 1, "v", "s");
+    put_attribute(&scan, "body", 6, body.at, body.n, 0);
+    put_attribute(&scan, "num_scan_inputs", 3, NULL, 0, 1);
+    put_ints(&scan, "scan_input_axes", (const int64_t[]){ 1 }, 1, true);
+    CHECK_INT(run_node(&scan, NULL, 13, dims, 3, counting, &t, y), 0);
+    CHECK(t.type == ONNX_INT64 && t.rank == 2 && t.dims[0] == 0 && t.dims[1] == 2);
+}
+
+/* Version 7: the number of outputs says whether it is training, and `spatial` 0 that each element has its own numbers. */
+TEST(old_batch_norms_are_built_but_for_training_and_numbers_for_each_element) {
+    static const int64_t dims[] = { 1, 2, 1 }, two[] = { 2 };
+    static const char *const why[] = { "", "spatial 0", "output 3" };
+    const double part = 1 / sqrt(1 + 1e-5); /* 0.5 (x - 0.5) / sqrt(1 + epsilon) + 0.5 */
+    for (int i = 0; i < 3; i++) {
+        double y[64];
+        onnx_tensor t;
+        bytes n = node("BatchNormalization", "x,w,w,w,one", i == 2 ? "y,,,saved" : "y"), w = tensor("w", 1, two, 1);
+        put_bytes(&w, 9, "\0\0\0\x3f\0\0\0\x3f", 8); /* 0.5 */
+        bytes nodes[2] = { node("Constant", NULL, "one"), n }, one = tensor("", 1, two, 1);
+        put_bytes(&one, 9, "\0\0\x80\x3f\0\0\x80\x3f", 8);
+        put_attribute(&nodes[0], "value", 5, one.at, one.n, 0);
+        put_attribute(&nodes[1], "spatial", 3, NULL, 0, i != 1);
+        bytes g = body_of(nodes, 2, "", "y"), x = value("x", 1, dims, 3);
+        put_message(&g, 5, &w);
+        put_message(&g, 11, &x);
+        bytes m = model_of(&g, 7);
+        int got = run(&m, dims, 3, counting, &t, y);
+        if (!i) CHECK_VALUES(got, y, 0.5 + 0.25 * part, 0.5 + 0.75 * part);
+        else CHECK(got < 0 && strstr(error, why[i]));
+    }
+}
+
 TEST(function_of_the_model_takes_attributes_of_its_caller) {
     static const int64_t dims[] = { 2 };
     double y[64];
@@ -701,6 +774,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(norm_sum_and_bound_behind_a_convolution_join_it),
         TEST_ENTRY(scan_of_version_8_takes_batches_and_refuses_lengths),
         TEST_ENTRY(loop_without_end_is_refused),
+        TEST_ENTRY(loop_of_no_turns_gives_type_and_shape_of_what_it_would_make),
+        TEST_ENTRY(old_batch_norms_are_built_but_for_training_and_numbers_for_each_element),
         TEST_ENTRY(function_of_the_model_takes_attributes_of_its_caller),
         TEST_ENTRY(constants_are_folded_up_to_64_mib),
         TEST_ENTRY(trees_lead_to_leaves_and_their_results_are_transformed),
