@@ -667,7 +667,8 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     refused(&m, "node 'y' (Frobnicate, version 13): there is no such op here");
     n = node("Neg", "y", "y");
     m = simple(&n, NULL, 13);
-    refused(&m, "cycle");
+    refused(&m, "go round in a cycle");
+    refused(&m, "/model.onnx: byte 10, node 'y' (Neg, version 13): it uses 'y'");
     n = node("Neg", "x", "y");
     m = simple(&n, NULL, 3);
     refused(&m, "operator set 3");
@@ -684,6 +685,146 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     put_bytes(&w, 9, "12345678", 8);
     m = simple(&n, &w, 13);
     refused(&m, "byte 28: the dimensions' product is too large");
+}
+
+/* The lines about a model of that graph that its session gives before anything is built. */
+static const char *listed(const bytes *m) {
+    static char text[4096];
+    FILE *f = fmemopen(text, sizeof text, "w");
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    onnx *o = onnx_open(file_of("model.onnx", m->at, m->n), error);
+    onnx_session *s = o ? onnx_session_open(o, g, f, error) : NULL;
+    CHECK(o && !s);
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(g);
+    fclose(f);
+    return text;
+}
+
+TEST(attributes_of_values_that_are_not_known_are_refused) {
+    static const struct {
+        const char *op, *attribute, *why;
+    } wrong[] = {
+        { "Resize", "mode", "(Resize, version 20): attribute 'mode' is 'odd', known are nearest, linear, cubic" },
+        { "Resize", "nearest_mode", "known are round_prefer_floor, round_prefer_ceil, floor, ceil" },
+        { "Resize", "coordinate_transformation_mode", "known are half_pixel, " },
+        { "Resize", "keep_aspect_ratio_policy", "known are stretch, not_larger, not_smaller" },
+        { "Pad", "mode", "known are constant, reflect, edge, wrap" },
+        { "Conv", "auto_pad", "known are NOTSET, SAME_UPPER, SAME_LOWER, VALID" },
+        { "MaxPool", "auto_pad", "known are NOTSET, SAME_UPPER, SAME_LOWER, VALID" },
+        { "GridSample", "mode", "known are linear, nearest, cubic, bilinear, bicubic" },
+        { "GridSample", "padding_mode", "known are zeros, border, reflection" },
+        { "Gelu", "approximate", "known are none, tanh" },
+        { "DepthToSpace", "mode", "known are DCR, CRD" },
+        { "LSTM", "direction", "known are forward, reverse, bidirectional" },
+        { "BitShift", "direction", "known are LEFT, RIGHT" },
+        { "ScatterND", "reduction", "known are none, add, mul, max, min" },
+        { "NegativeLogLikelihoodLoss", "reduction", "known are none, sum, mean" },
+        { "RoiAlign", "mode", "known are avg, max" },
+        { "Relu", "alpha", "node 'y' (Relu, version 20): it has no attribute 'alpha'" },
+    };
+    for (int i = 0; i < TEST_COUNT(wrong); i++) {
+        bytes n = node(wrong[i].op, "x", "y");
+        put_attribute(&n, wrong[i].attribute, 4, "odd", 3, 0);
+        bytes m = simple(&n, NULL, 20);
+        refused(&m, wrong[i].why);
+    }
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    bytes n = node("Gelu", "x", "y");
+    put_attribute(&n, "approximate", 4, "tanh", 4, 0);
+    put_attribute(&n, "__mark", 4, "odd", 3, 0); /* exporters' own */
+    CHECK_INT(run_node(&n, NULL, 20, dims, 1, counting, &t, y), 2);
+}
+
+TEST(text_that_a_function_gives_its_node_is_checked_when_it_is_known) {
+    bytes f = { .n = 0 }, inner = node("Gelu", "a", "b"), set = { .n = 0 }, attribute = { .n = 0 };
+    put_text(&attribute, 1, "approximate");
+    put_text(&attribute, 21, "how");
+    put_message(&inner, 5, &attribute);
+    put_text(&f, 1, "Mine");
+    put_text(&f, 4, "a");
+    put_text(&f, 5, "b");
+    put_text(&f, 6, "how");
+    put_message(&f, 7, &inner);
+    put_number(&set, 2, 20);
+    put_message(&f, 9, &set);
+    put_text(&f, 10, "own");
+    for (int good = 0; good < 2; good++) {
+        static const int64_t dims[] = { 2 };
+        double y[64];
+        onnx_tensor t;
+        bytes n = node("Mine", "x", "y");
+        put_text(&n, 7, "own");
+        put_attribute(&n, "how", 4, good ? "tanh" : "sinh", 4, 0);
+        bytes m = simple(&n, NULL, 20);
+        put_message(&m, 25, &f);
+        if (good) CHECK_INT(run(&m, dims, 1, counting, &t, y), 2);
+        else refused(&m, "attribute 'approximate' is 'sinh', known are none, tanh");
+    }
+}
+
+TEST(models_that_lie_are_refused) {
+    static const int64_t two[] = { 2 };
+    bytes w = tensor("w", 1, two, 1), x = value("x", 1, two, 1), integer = value("y", ONNX_INT64, two, 1);
+    bytes twice[] = { node("Neg", "x", "y"), node("Abs", "x", "y") };
+    bytes over_input[] = { node("Neg", "x", "x"), node("Abs", "x", "y") };
+    bytes over_weight[] = { node("Neg", "x", "w"), node("Abs", "w", "y") };
+    const bytes *const both[] = { twice, over_input, over_weight };
+    static const char *const why[] = { "node 'y' (Abs, version 13): it makes 'y', which is an input",
+                                       "node 'x' (Neg, version 13): it makes 'x'",
+                                       "node 'w' (Neg, version 13): it makes 'w'" };
+    put_bytes(&w, 9, "\0\0\x80\x3f\0\0\0\x40", 8);
+    for (int i = 0; i < 3; i++) {
+        bytes g = body_of(both[i], 2, "", "y");
+        put_message(&g, 11, &x);
+        put_message(&g, 5, &w);
+        bytes m = model_of(&g, 13);
+        refused(&m, why[i]);
+    }
+    bytes g = body_of(twice, 1, "", "");
+    put_message(&g, 11, &x);
+    put_message(&g, 12, &integer);
+    bytes m = model_of(&g, 13);
+    refused(&m, "output 'y' is declared as INT64, but FLOAT is computed");
+    bytes n = node("Relu", "x,w", "y");
+    m = simple(&n, &w, 13);
+    refused(&m, "node 'y' (Relu, version 13): 2 inputs, the op takes 1");
+    put_bytes(&w, 4, "\0\0\x80\x3f\0\0\0\x40", 8);
+    m = simple(twice, &w, 13);
+    refused(&m, "a tensor has raw data and other data, too");
+}
+
+TEST(strings_and_types_that_no_op_takes_are_listed_before_anything_is_built) {
+    static const int64_t two[] = { 2 };
+    bytes nodes[] = { node("Identity", "s", "a"), node("Constant", NULL, "b"), node("Cast", "x", "c"),
+                      node("Neg", "f", "d"), node("Identity", "f", "y") };
+    bytes s = tensor("s", ONNX_STRING, two, 1), f = tensor("f", ONNX_FLOAT8E5M2, two, 1);
+    bytes text = value("text", ONNX_STRING, two, 1), x = value("x", 1, two, 1);
+    put_bytes(&s, 6, "a", 1);
+    put_bytes(&s, 6, "b", 1);
+    put_bytes(&f, 9, "\0\0", 2);
+    put_attribute(&nodes[1], "value_string", 4, "odd", 3, 0);
+    put_attribute(&nodes[2], "to", 3, NULL, 0, ONNX_STRING);
+    bytes g = body_of(nodes, 5, "", "y");
+    put_message(&g, 5, &s);
+    put_message(&g, 5, &f);
+    put_message(&g, 11, &x);
+    put_message(&g, 11, &text);
+    bytes m = model_of(&g, 21);
+    const char *got = listed(&m);
+    static const char *const lines[] = { "initialiser 's': STRING is not held\n",
+                                         "input 'text': STRING is not held\n",
+                                         "node 'a' (Identity, version 21): input 's': STRING is not held\n",
+                                         "node 'b' (Constant, version 21): STRING is not held\n",
+                                         "node 'c' (Cast, version 21): STRING is not held\n",
+                                         "node 'd' (Neg, version 21): it does not compute with FLOAT8E5M2\n" };
+    size_t n = 0;
+    for (int i = 0; i < TEST_COUNT(lines); i++, n += strlen(lines[i - 1]))
+        if (!strstr(got, lines[i])) test_fail(__FILE__, __LINE__, "'%s' is not in:\n%s", lines[i], got);
+    CHECK_INT(strlen(got), n); /* and no other */
 }
 
 TEST(input_of_another_shape_names_both) {
@@ -781,6 +922,10 @@ int main(int argc, char **argv) {
         TEST_ENTRY(trees_lead_to_leaves_and_their_results_are_transformed),
         TEST_ENTRY(trees_that_lead_back_or_lie_are_refused),
         TEST_ENTRY(what_cannot_be_built_is_refused_by_name),
+        TEST_ENTRY(attributes_of_values_that_are_not_known_are_refused),
+        TEST_ENTRY(text_that_a_function_gives_its_node_is_checked_when_it_is_known),
+        TEST_ENTRY(models_that_lie_are_refused),
+        TEST_ENTRY(strings_and_types_that_no_op_takes_are_listed_before_anything_is_built),
         TEST_ENTRY(input_of_another_shape_names_both),
         TEST_ENTRY(external_data_stays_beside_the_model),
         TEST_ENTRY(cut_and_altered_models_are_read_or_refused),

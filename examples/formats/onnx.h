@@ -151,5 +151,6 @@ bool onnx_find(onnx_span *s, uint32_t number, onnx_field *out);
 #include "onnx/ops_attention.h"
 #include "onnx/ops_trees.h"
 #include "onnx/table.h"
+#include "onnx/schema.h"
 #include "onnx/build.h"
 #endif

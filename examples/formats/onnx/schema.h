@@ -256,7 +256,8 @@ static bool onnx__is_choice(const char *list, onnx_span text) {
     }
 }
 
-/* The attribute `name` (an AttributeProto) of an op. False: `why` says what is wrong with it. */
+/* The attribute `name` of an op, an AttributeProto. False: `why` says what is wrong with it. One that refers to its
+   function's has no text of its own yet. */
 static bool onnx__attribute_fits(const onnx__form *form, onnx_span name, onnx_span attribute,
                                  char why[ONNX_ERROR / 2]) {
     const char *p = form->attributes;
@@ -264,11 +265,12 @@ static bool onnx__attribute_fits(const onnx__form *form, onnx_span name, onnx_sp
     for (; *p; p += strcspn(p, " "), p += *p == ' ') {
         size_t n = strcspn(p, ": ");
         if (onnx__size(name) != n || memcmp(name.at, p, n)) continue;
-        if (p[n] != ':' || onnx__is_choice(p + n + 1, text)) return true;
-        int known = (int)strcspn(p + n + 1, " ");
-        known -= p[n + known] == '|';
-        snprintf(why, ONNX_ERROR / 2, "attribute '%.*s' is '%.*s', known are %.*s", ONNX__SHOW(name), ONNX__SHOW(text),
-                 known, p + n + 1);
+        if (p[n] != ':' || onnx__size(onnx__get(attribute, 21).bytes) || onnx__is_choice(p + n + 1, text)) return true;
+        size_t at = (size_t)snprintf(why, ONNX_ERROR / 2, "attribute '%.*s' is '%.*s', known are ", ONNX__SHOW(name),
+                                     ONNX__SHOW(text));
+        for (p += n + 1; *p && *p != ' '; p++)
+            if (*p != '|') at += (size_t)snprintf(why + at, ONNX_ERROR / 2 - at, "%c", *p);
+            else if (p[1] && p[1] != ' ') at += (size_t)snprintf(why + at, ONNX_ERROR / 2 - at, ", ");
         return false;
     }
     if (onnx__size(name) > 1 && !memcmp(name.at, "__", 2))
