@@ -46,6 +46,9 @@ static char *counted_path(const char *path, char *out) {
 #define realpath counted_path
 #define ONNX_IMPLEMENTATION
 #include "../examples/formats/onnx.h"
+#include "../examples/common.h"
+#include "../examples/onnx_check.h"
+#include "../examples/onnx_model.h"
 #undef malloc
 #undef realloc
 #undef calloc
@@ -142,6 +145,19 @@ static bytes model_of(const bytes *graph, int opset) {
     put_message(&m, 8, &set);
     put_message(&m, 7, graph);
     return m;
+}
+
+/* Graph with nodes, names of inputs and of outputs. */
+static bytes body_of(const bytes *nodes, int n, const char *in, const char *out) {
+    bytes g = { .n = 0 };
+    for (int i = 0; i < n; i++) put_message(&g, 1, &nodes[i]);
+    for (int field = 11; field <= 12; field++)
+        for (const char *p = field == 11 ? in : out; *p; p += strcspn(p, ","), p += *p == ',') {
+            bytes name = { .n = 0 };
+            put_bytes(&name, 1, p, strcspn(p, ","));
+            put_message(&g, field, &name);
+        }
+    return g;
 }
 
 /* ---- running them ---- */
@@ -394,6 +410,69 @@ TEST(norm_sum_and_bound_behind_a_convolution_join_it) {
     for (int i = 0; i < 4; i++) CHECK(fabs(y[i] - doubled[i]) < 1e-5);
 }
 
+TEST(what_is_recognised_is_counted_with_its_repetitions) {
+    static const char text[] =
+        "23 ops in 16 groups, least latency: 1 of 1 device used\n"
+        "cpu:0, 900 ns to 54 us: conv, 4 x conv, 3 x (conv, residual, add), 2 x gather, norm again, linear - the only "
+        "device\n"
+        "@s.url/cpu:1, 1 ms to 2 ms: 2 x (patch embedding, conv)\n"
+        "crosses: 49 kB of conv from cpu:0 to cpu:1, residual\n"
+        "kernels: conv takes 2 more: linear, conv to do\n";
+    int64_t counts[OM_ROLES] = { 0 };
+    om_count_roles(text, counts);
+    for (int k = 0; k < OM_ROLES; k++)
+        CHECK_INT(counts[k], k == GN_ROLE_CONV       ? 10
+                             : k == GN_ROLE_RESIDUAL ? 3
+                             : k == GN_ROLE_PATCHES  ? 2
+                             : k == GN_ROLE_LINEAR   ? 1
+                                                     : 0);
+}
+
+/* Blocks as ResNet has them: what is counted is every convolution, in runs of like ones or not. */
+TEST(convolutions_of_a_chain_of_blocks_are_recognised_one_for_one) {
+    static const int64_t dims[] = { 1, 4, 8, 8 }, square[] = { 4, 4, 3, 3 }, pads[] = { 1, 1, 1, 1 };
+    static const float pixels[256] = { 1 };
+    static float weights[4 * 4 * 9];
+    bytes nodes[17];
+    int n = 0;
+    char in[16] = "x", mid[16], out[16], two[40];
+    for (int i = 0; i < 144; i++) weights[i] = (float)(i % 7) / 8;
+    for (int b = 0; b < 4; b++) { /* conv, Relu, conv, Add */
+        snprintf(mid, sizeof mid, "m%d", b);
+        snprintf(out, sizeof out, "o%d", b);
+        snprintf(two, sizeof two, "%s,w", in);
+        nodes[n] = node("Conv", two, mid);
+        put_ints(&nodes[n++], "pads", pads, 4, true);
+        snprintf(two, sizeof two, "r%d", b);
+        nodes[n++] = node("Relu", mid, two);
+        strcat(two, ",w");
+        snprintf(mid, sizeof mid, "c%d", b);
+        nodes[n] = node("Conv", two, mid);
+        put_ints(&nodes[n++], "pads", pads, 4, true);
+        snprintf(two, sizeof two, "%s,%s", mid, in);
+        nodes[n++] = node("Add", two, b == 3 ? "y" : out);
+        memcpy(in, out, sizeof in);
+    }
+    bytes g = body_of(nodes, n, "", "y"), x = value("x", 1, dims, 4), w = tensor("w", 1, square, 4);
+    put_bytes(&w, 9, weights, sizeof weights);
+    put_message(&g, 5, &w);
+    put_message(&g, 11, &x);
+    bytes m = model_of(&g, 13);
+    char said[256];
+    gn_ctx *ctx = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    onnx *o = onnx_open(file_of("model.onnx", m.at, m.n), error);
+    onnx_session *s = o ? onnx_session_open(o, ctx, NULL, error) : NULL;
+    onnx_tensor t = { .type = ONNX_FLOAT, .rank = 4, .dims = { 1, 4, 8, 8 }, .elements = 256, .data = pixels };
+    t.bytes = sizeof pixels;
+    if (CHECK(s && onnx_bind(s, "x", &t, error) && onnx_build(s, error))) {
+        om_recognise(s, said, sizeof said);
+        CHECK_STR(said, "conv 8");
+    }
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(ctx);
+}
+
 /* Version 8: of each sequence of a batch; lengths, its first input, are not read. */
 TEST(scan_of_version_8_takes_batches_and_refuses_lengths) {
     static const int64_t dims[] = { 2, 3 };
@@ -434,19 +513,6 @@ TEST(loop_without_end_is_refused) {
     put_attribute(&n, "body", 6, g.at, g.n, 0);
     CHECK_INT(run_node(&n, NULL, 13, dims, 1, counting, &t, y), -1);
     CHECK(strstr(error, "nodes in one build") || strstr(error, "MiB"));
-}
-
-/* Graph with nodes, names of inputs and of outputs. */
-static bytes body_of(const bytes *nodes, int n, const char *in, const char *out) {
-    bytes g = { .n = 0 };
-    for (int i = 0; i < n; i++) put_message(&g, 1, &nodes[i]);
-    for (int field = 11; field <= 12; field++)
-        for (const char *p = field == 11 ? in : out; *p; p += strcspn(p, ","), p += *p == ',') {
-            bytes name = { .n = 0 };
-            put_bytes(&name, 1, p, strcspn(p, ","));
-            put_message(&g, field, &name);
-        }
-    return g;
 }
 
 /* y: what no turn of a loop over x (2,3) made of each of its turns. */
@@ -913,6 +979,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(initialiser_that_is_an_input_is_its_default),
         TEST_ENTRY(branches_see_values_of_the_graph_around_them),
         TEST_ENTRY(norm_sum_and_bound_behind_a_convolution_join_it),
+        TEST_ENTRY(what_is_recognised_is_counted_with_its_repetitions),
+        TEST_ENTRY(convolutions_of_a_chain_of_blocks_are_recognised_one_for_one),
         TEST_ENTRY(scan_of_version_8_takes_batches_and_refuses_lengths),
         TEST_ENTRY(loop_without_end_is_refused),
         TEST_ENTRY(loop_of_no_turns_gives_type_and_shape_of_what_it_would_make),
