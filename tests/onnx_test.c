@@ -179,10 +179,9 @@ static int run(const bytes *m, const int64_t *dims, int rank, const float *x, on
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
     onnx *o = onnx_open(file_of("model.onnx", m->at, m->n), error);
     onnx_session *s = o ? onnx_session_open(o, g, NULL, error) : NULL;
-    onnx_tensor in = { .type = ONNX_FLOAT, .rank = rank, .elements = 1, .data = x };
+    onnx_tensor in = { .type = ONNX_FLOAT, .rank = rank, .data = x };
     int n = -1;
-    for (int i = 0; i < rank; i++) in.elements *= (uint64_t)(in.dims[i] = dims[i]);
-    in.bytes = in.elements * 4;
+    if (rank) memcpy(in.dims, dims, (size_t)rank * sizeof *dims);
     if (s && (!x || onnx_bind(s, "x", &in, error)) && onnx_build(s, error) && onnx_run(s, error) &&
         onnx_result(s, 0, 0, t, error)) {
         n = (int)t->elements;
@@ -796,9 +795,29 @@ TEST(attributes_of_values_that_are_not_known_are_refused) {
         bytes m = simple(&n, NULL, 20);
         refused(&m, wrong[i].why);
     }
+    static const struct {
+        const char *op, *in, *attribute;
+        int version;
+        const char *why;
+    } early[] = { { "Resize", "x", "nearest_mode", 10, "it has no attribute 'nearest_mode' in this version" },
+                  { "BatchNormalization", "x,w,w,w,w", "spatial", 9, "it has no attribute 'spatial' in this version" },
+                  { "ReduceL1", "x", "axes", 18, "it has no attribute 'axes' in this version" },
+                  { "ReduceL1", "x,w", "keepdims", 17, "2 inputs, the op takes 1" },
+                  { "Clip", "x,w,w", "max", 10, "3 inputs, the op takes 1" },
+                  { "Pad", "x,w,w,w", "mode", 17, "4 inputs, the op takes 3" },
+                  { "Where", "x,x,x,w", "__mark", 16, "4 inputs, the op takes 3" } };
     static const int64_t dims[] = { 2 };
     double y[64];
     onnx_tensor t;
+    bytes w = tensor("w", 1, dims, 1);
+    put_bytes(&w, 9, "\0\0\x80\x3f\0\0\0\x40", 8);
+    for (int i = 0; i < TEST_COUNT(early); i++) {
+        bytes n = node(early[i].op, early[i].in, "y");
+        put_attribute(&n, early[i].attribute, 3, NULL, 0, 1);
+        bytes m = simple(&n, &w, early[i].version);
+        const char *got = listed(&m);
+        if (!strstr(got, early[i].why)) test_fail(__FILE__, __LINE__, "'%s' is not in: %s", early[i].why, got);
+    }
     bytes n = node("Gelu", "x", "y");
     put_attribute(&n, "approximate", 4, "tanh", 4, 0);
     put_attribute(&n, "__mark", 4, "odd", 3, 0); /* exporters' own */
@@ -858,6 +877,12 @@ TEST(models_that_lie_are_refused) {
     bytes n = node("Relu", "x,w", "y");
     m = simple(&n, &w, 13);
     refused(&m, "node 'y' (Relu, version 13): 2 inputs, the op takes 1");
+    g = body_of(twice, 1, "", "y");
+    put_message(&g, 5, &w);
+    put_message(&g, 5, &w);
+    put_message(&g, 11, &x);
+    m = model_of(&g, 13);
+    refused(&m, "the initialiser 'w' is there twice");
     put_bytes(&w, 4, "\0\0\x80\x3f\0\0\0\x40", 8);
     m = simple(twice, &w, 13);
     refused(&m, "a tensor has raw data and other data, too");

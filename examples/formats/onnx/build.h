@@ -203,7 +203,7 @@ static void onnx__check_references(onnx__call *c) {
         if (!onnx__size(onnx__get(f.bytes, 21).bytes)) continue;
         snprintf(text, sizeof text, "%.*s", ONNX__SHOW(name));
         onnx_span given = ox_attribute(c, text);
-        if (given.at && !onnx__attribute_fits(form, name, given, why)) onnx__no(c, "%s", why);
+        if (given.at && !onnx__attribute_fits(form, c->version, name, given, why)) onnx__no(c, "%s", why);
     }
 }
 
@@ -272,10 +272,15 @@ static bool onnx__initialisers(onnx_session *s, onnx__scope *scope, onnx_span gr
     onnx__walk w = { .model = s->model, .begin = s->model->map.data, .path = s->model->path, .error = s->error };
     onnx_field f;
     onnx_tensor t;
+    char why[160];
     while (onnx_find(&graph, 5, &f)) {
         if (!onnx__describe_tensor(&w, f.bytes, &t)) return false;
         onnx__value *v = onnx__load(s, &t, true);
         if (!v) return false;
+        if (onnx__lookup_in(scope, t.name)) {
+            snprintf(why, sizeof why, "the initialiser '%.*s' is there twice", ONNX__SHOW(t.name));
+            return onnx__refuse(&w, f.at, why);
+        }
         s->counts.parameters += (int64_t)t.elements;
         onnx__define(s, scope, t.name, v);
     }
@@ -405,8 +410,9 @@ static void onnx__audit_inputs(onnx__audit *a, onnx_span node, int version, cons
         else snprintf(why, sizeof why, "input '%.*s': %s is not held", ONNX__SHOW(f.bytes), onnx_type_name(type));
         onnx__audit_say(a, node, version, why);
     }
-    snprintf(why, sizeof why, "%d inputs, the op takes %d", n, form ? form->inputs : 0);
-    if (form && form->inputs >= 0 && n > form->inputs) onnx__audit_say(a, node, version, why);
+    int most = form ? onnx__most_inputs(form, version) : -1;
+    snprintf(why, sizeof why, "%d inputs, the op takes %d", n, most);
+    if (most >= 0 && n > most) onnx__audit_say(a, node, version, why);
 }
 
 /* An attribute's name, text and type. */
@@ -414,7 +420,7 @@ static void onnx__audit_attribute(onnx__audit *a, onnx_span node, int version, c
     char why[ONNX_ERROR / 2];
     onnx_span name = onnx__get(at, 1).bytes, value = onnx__get(at, 5).bytes;
     bool is_constant = form && !strcmp(form->name, "Constant"), is_cast = form && !strcmp(form->name, "Cast");
-    if (form && !onnx__attribute_fits(form, name, at, why)) onnx__audit_say(a, node, version, why);
+    if (form && !onnx__attribute_fits(form, version, name, at, why)) onnx__audit_say(a, node, version, why);
     uint64_t type = value.at ? onnx__get(value, 2).value : 1;
     if (is_cast && onnx__is(name, "to")) type = onnx__size(onnx__get(at, 21).bytes) ? 1 : onnx__get(at, 3).value;
     if (is_constant && (onnx__is(name, "value_string") || onnx__is(name, "value_strings"))) type = ONNX_STRING;
@@ -595,6 +601,13 @@ static bool onnx__fits(const onnx_slot *slot, const onnx_tensor *t, char *error)
                             wanted, given);
 }
 
+/* Elements and bytes of a tensor that is given, by its type and dimensions. */
+static void onnx__measure(onnx_tensor *t) {
+    t->elements = 1;
+    for (int i = 0; i < t->rank; i++) t->elements *= (uint64_t)t->dims[i];
+    t->bytes = t->elements * onnx__dtype_bytes[onnx_type_dtype(t->type)];
+}
+
 bool onnx_bind_sequence(onnx_session *s, const char *name, const onnx_tensor *t, int n, char error[ONNX_ERROR]) {
     for (int i = 0; i < s->n_inputs; i++) {
         onnx__bound *b = &s->inputs[i];
@@ -604,6 +617,7 @@ bool onnx_bind_sequence(onnx_session *s, const char *name, const onnx_tensor *t,
         onnx_tensor *copy = malloc((size_t)(n > 0 ? n : 1) * sizeof *copy);
         if (!copy) return onnx__fail(error, "out of memory");
         if (n > 0) memcpy(copy, t, (size_t)n * sizeof *copy);
+        for (int k = 0; k < n; k++) onnx__measure(&copy[k]);
         free(b->tensors);
         b->tensors = copy;
         b->n = n < 0 ? -1 : n;
