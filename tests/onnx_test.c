@@ -550,7 +550,7 @@ TEST(loop_of_no_turns_gives_type_and_shape_of_what_it_would_make) {
     CHECK(t.type == ONNX_INT64 && t.rank == 2 && t.dims[0] == 0 && t.dims[1] == 2);
 }
 
-/* Version 7: the number of outputs says whether it is training, and `spatial` 0 that each element has its own numbers. */
+/* Version 7: more outputs than one mean training, and `spatial` 0 that each element has its own numbers. */
 TEST(old_batch_norms_are_built_but_for_training_and_numbers_for_each_element) {
     static const int64_t dims[] = { 1, 2, 1 }, two[] = { 2 };
     static const char *const why[] = { "", "spatial 0", "output 3" };

@@ -13,9 +13,10 @@
        onnx_session_close(s);
        onnx_close(m);
 
-   The reader maps the file and walks it once: wire types, lengths, nesting (128 levels), fields that stand twice, types,
-   dimensions against the bytes that are there, places of external data. It allocates nothing that grows with the file:
-   afterwards the model is read where it lies. An error names file, byte and node.
+   The reader maps the file and walks it once: wire types, lengths, nesting (128 levels), fields that stand twice,
+   types, dimensions against the bytes that are there, places of external data. It allocates nothing that grows with
+   the file: afterwards the model is read where it lies. An error names file, byte and node. So does one of the builder,
+   which refuses what a node gives that its op has not, inputs and attributes, and texts that are not known.
 
    The builder runs a node when it comes to it. What depends on constants and shapes alone is computed at once on this
    CPU, in a context of its own, as long as a result has at most 64 MiB (constant folding). Where a node needs a number

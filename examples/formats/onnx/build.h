@@ -679,8 +679,8 @@ static bool onnx__define_inputs(onnx_session *s, onnx__scope *scope) {
 
 /* ---- building and running ---- */
 
-/* Whether outputs have the types that the model declares. Shapes are not compared: files often have them wrong, and what
-   reads the results goes by the real ones. */
+/* Whether outputs have the types that the model declares. Shapes are not compared: files often have them wrong, and
+   what reads the results goes by the real ones. */
 static bool onnx__outputs_as_declared(onnx_session *s, onnx__value **out) {
     onnx_slot slot;
     for (int i = 0; i < s->n_outputs && onnx__slot_at(s->model->graph, 12, i, &slot); i++)

@@ -53,7 +53,7 @@ static bool ox_scan_add(onnx__call *c, ox_scans *scan, onnx__value *v, int axis)
     return !c->failed;
 }
 
-/* Type and shape of a scan output as the body declares it, sizes that it leaves open as 0. False: it leaves any open. */
+/* Type and shape of a scan output as the body declares it, open sizes as 0. False: it leaves any open. */
 static bool ox_scan_declared(onnx_span graph, int output, ox_scans *scan) {
     onnx_slot slot;
     if (!onnx__slot_at(graph, 12, output, &slot) || slot.is_sequence || slot.is_optional) return false;
