@@ -824,6 +824,12 @@ TEST(attributes_of_values_that_are_not_known_are_refused) {
     CHECK_INT(run_node(&n, NULL, 20, dims, 1, counting, &t, y), 2);
 }
 
+TEST(every_op_has_a_row_of_its_inputs_and_attributes) {
+    for (size_t i = 0; i < sizeof onnx__ops / sizeof *onnx__ops; i++)
+        if (!onnx__find_form(&onnx__ops[i])) test_fail(__FILE__, __LINE__, "%s has none", onnx__ops[i].name);
+    CHECK_INT(sizeof onnx__forms / sizeof *onnx__forms, sizeof onnx__ops / sizeof *onnx__ops);
+}
+
 TEST(text_that_a_function_gives_its_node_is_checked_when_it_is_known) {
     bytes f = { .n = 0 }, inner = node("Gelu", "a", "b"), set = { .n = 0 }, attribute = { .n = 0 };
     put_text(&attribute, 1, "approximate");
@@ -1016,6 +1022,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(trees_that_lead_back_or_lie_are_refused),
         TEST_ENTRY(what_cannot_be_built_is_refused_by_name),
         TEST_ENTRY(attributes_of_values_that_are_not_known_are_refused),
+        TEST_ENTRY(every_op_has_a_row_of_its_inputs_and_attributes),
         TEST_ENTRY(text_that_a_function_gives_its_node_is_checked_when_it_is_known),
         TEST_ENTRY(models_that_lie_are_refused),
         TEST_ENTRY(strings_and_types_that_no_op_takes_are_listed_before_anything_is_built),
