@@ -179,16 +179,18 @@ static inline bool oc_run(gn_ctx *g, const char *folder, const char *name, oc_ta
     char path[4096], refused[ONNX_ERROR] = "";
     struct stat st;
     oc_test t = { .folder = folder, .g = g };
+    int sets = 0;
     snprintf(path, sizeof path, "%s/model.onnx", folder);
     t.model = onnx_open(path, t.error);
     if (t.model && !(t.session = onnx_session_open(t.model, g, NULL, t.error)))
         snprintf(refused, sizeof refused, "%s", t.error);
     bool ok = t.model != NULL;
-    for (int set = 0; ok; set++) {
+    for (int set = 0; ok; set++, sets++) {
         snprintf(path, sizeof path, "%s/test_data_set_%d", folder, set);
         if (stat(path, &st) != 0) break;
         ok = oc_data_set(&t, set);
     }
+    if (ok && !sets) ok = of_fail(t.error, folder, "nothing to compare: there is no test_data_set_0");
     int expanded = strstr(name, "_expanded") != NULL;
     tally->tests[expanded]++;
     tally->passed[expanded] += ok;

@@ -109,23 +109,56 @@ static inline bool om_results(onnx_session *s, const om_job *job) {
     return true;
 }
 
-/* How often each role that genie.h knows stands in the explanation of the step: "conv 53, residual 16". */
-static inline void om_recognise(onnx_session *s, char *out, size_t cap) {
+/* Roles of ops that genie.h knows; [0] is none. */
 #define OM_ROLE(name, number, text) text,
-    static const char *const roles[] = { GN_ROLES(OM_ROLE) };
+static const char *const om_roles[] = { GN_ROLES(OM_ROLE) };
 #undef OM_ROLE
+enum { OM_ROLES = sizeof om_roles / sizeof *om_roles };
+
+/* Adds the items of a list as gn_explain has them, "conv, 3 x (conv, 2 x residual), norm again", to counts. What stands
+   there again was counted before. */
+static inline void om_count_items(const char *p, const char *end, int64_t counts[OM_ROLES]) {
+    int64_t times = 1, around = 1;
+    while (p < end) {
+        char *digits;
+        long n = strtol(p, &digits, 10);
+        if (digits > p && !strncmp(digits, " x ", 3)) {
+            times = n;
+            p = digits + 3;
+        }
+        if (*p == '(') around = times, times = 1, p++;
+        size_t length = strcspn(p, ",)"), most = (size_t)(end - p);
+        if (length > most) length = most;
+        for (int k = 1; k < OM_ROLES; k++)
+            if (strlen(om_roles[k]) == length && !strncmp(p, om_roles[k], length)) counts[k] += around * times;
+        p += length;
+        if (p < end && *p == ')') around = 1, p++;
+        times = 1;
+        p += strspn(p, ", ");
+    }
+}
+
+/* Adds what the explanation of a step says of its parts: lines "DEVICE, TIME to TIME: items - reasons". */
+static inline void om_count_roles(const char *text, int64_t counts[OM_ROLES]) {
+    for (const char *line = text, *next; *line; line = next) {
+        next = line + strcspn(line, "\n");
+        const char *colon = strstr(line, ": "), *to = strstr(line, " to "), *why = strstr(line, " - ");
+        if (colon && to && to < colon && colon < next)
+            om_count_items(colon + 2, why && why > colon && why < next ? why : next, counts);
+        next += *next == '\n';
+    }
+}
+
+/* How often each role stands in the explanation of the step: "conv 53, residual 16". */
+static inline void om_recognise(onnx_session *s, char *out, size_t cap) {
     char error[ONNX_ERROR], *text;
+    int64_t counts[OM_ROLES] = { 0 };
     snprintf(out, cap, "nothing");
     if (!onnx_explain(s, &text, error)) return;
-    for (size_t k = 1, at = 0; k < sizeof roles / sizeof *roles; k++) {
-        int count = 0;
-        size_t length = strlen(roles[k]);
-        for (const char *p = text; (p = strstr(p, roles[k])); p += length) { /* a whole item of a list */
-            bool begins = p - text > 1 && p[-1] == ' ' && (p[-2] == ',' || p[-2] == ':');
-            count += begins && strchr(",\n", p[length]) != NULL;
-        }
-        if (count && at < cap) at += (size_t)snprintf(out + at, cap - at, "%s%s %d", at ? ", " : "", roles[k], count);
-    }
+    om_count_roles(text, counts);
+    for (size_t k = 1, at = 0; k < OM_ROLES; k++)
+        if (counts[k] && at < cap)
+            at += (size_t)snprintf(out + at, cap - at, "%s%s %lld", at ? ", " : "", om_roles[k], (long long)counts[k]);
     for (const char *p = text, *begin = "\nencoder of ", *end; (p = strstr(p, begin)) && (end = strchr(p, ':'));
          p = end) {
         size_t used = strlen(out);
@@ -142,7 +175,7 @@ static inline void om_table(onnx_session *s, gn_ctx *g, const char *recognised, 
     ex_row("nodes", "%lld, %lld of them folded", (long long)c.nodes, (long long)c.folded);
     ex_row("parameters", "%.3f million", (double)c.parameters * 1e-6);
     ex_row("recognised", "%s", recognised);
-    ex_row("arithmetic", "%.3f GFLOP in convolutions and matrix products", c.flops * 1e-9);
+    ex_row("arithmetic", "%.3f GFLOP in convolutions, MatMul and Gemm", c.flops * 1e-9);
     if (c.early_reads || c.on_host)
         ex_row("while built", "%lld values read, %lld nodes computed here", (long long)c.early_reads,
                (long long)c.on_host);

@@ -492,12 +492,15 @@ def operators(name, run, folder):
     flat = np.exp(d.reshape(2, 48) - d.max((1, 2, 3))[:, None])
     along = np.exp(d - d.max(1, keepdims=True))
     add(g.op("Softmax", a, axis=1), flat / flat.sum(1, keepdims=True) if version < 13 else along / along.sum(1, keepdims=True))
+    gain, shift, mean, var = (random.uniform(0.5, 2, 3).astype(np.float32) for _ in range(4))
+    by = [v.reshape(3, 1, 1) for v in (gain, shift, mean, var)]
+    add(g.op("BatchNormalization", a, gain, shift, mean, var, epsilon=1e-3), (d - by[2]) / np.sqrt(by[3] + np.float32(1e-3)) * by[0] + by[1])
     add(g.op("Dropout", a, ratio=0.4) if version < 12 else g.op("Dropout", a, np.float32(0.4)), d)
     want = np.concatenate([w for _, w in parts])
     return g.model("y", g.op("Concat", *[p for p, _ in parts], axis=0), want, version), [{"x": x}], {"y": want}
 
 
-MODELS = {"scan_of_batches": scan_of_batches, "trees": trees} | {f"operators_of_{v}": operators for v in (7, 9, 10, 11, 12, 13)} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
+MODELS = {"scan_of_batches": scan_of_batches, "trees": trees} | {f"operators_of_{v}": operators for v in (7, 8, 9, 10, 11, 12, 13)} | {name: vision for name in VISION} | {"vqa": vqa, "recommend": recommend, "diffusion": diffusion, "speech": speech}
 TOLERANCE = 2e-5   # sums in another order, exp and erf of another library
 
 

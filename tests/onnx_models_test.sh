@@ -17,7 +17,7 @@ equals() {
 
 exec 3>&1
 missing=$(for module in numpy safetensors onnx onnxruntime; do python3 -c "import $module" 2>/dev/null || printf ' %s' "$module"; done)
-for model in resnet18 resnet50 mobilenet_v3_large mobilenet_v3_small convnext_tiny vit_b_16 vqa recommend diffusion speech scan_of_batches trees operators_of_{7,9,10,11,12,13}; do
+for model in resnet18 resnet50 mobilenet_v3_large mobilenet_v3_small convnext_tiny vit_b_16 vqa recommend diffusion speech scan_of_batches trees operators_of_{7,8,9,10,11,12,13}; do
     if [ -z "$missing" ]; then
         check "${model}_is_that_of_onnxruntime" equals $model
     else

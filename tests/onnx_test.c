@@ -46,6 +46,9 @@ static char *counted_path(const char *path, char *out) {
 #define realpath counted_path
 #define ONNX_IMPLEMENTATION
 #include "../examples/formats/onnx.h"
+#include "../examples/common.h"
+#include "../examples/onnx_check.h"
+#include "../examples/onnx_model.h"
 #undef malloc
 #undef realloc
 #undef calloc
@@ -144,6 +147,19 @@ static bytes model_of(const bytes *graph, int opset) {
     return m;
 }
 
+/* Graph with nodes, names of inputs and of outputs. */
+static bytes body_of(const bytes *nodes, int n, const char *in, const char *out) {
+    bytes g = { .n = 0 };
+    for (int i = 0; i < n; i++) put_message(&g, 1, &nodes[i]);
+    for (int field = 11; field <= 12; field++)
+        for (const char *p = field == 11 ? in : out; *p; p += strcspn(p, ","), p += *p == ',') {
+            bytes name = { .n = 0 };
+            put_bytes(&name, 1, p, strcspn(p, ","));
+            put_message(&g, field, &name);
+        }
+    return g;
+}
+
 /* ---- running them ---- */
 
 static char folder[64];
@@ -163,10 +179,9 @@ static int run(const bytes *m, const int64_t *dims, int rank, const float *x, on
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
     onnx *o = onnx_open(file_of("model.onnx", m->at, m->n), error);
     onnx_session *s = o ? onnx_session_open(o, g, NULL, error) : NULL;
-    onnx_tensor in = { .type = ONNX_FLOAT, .rank = rank, .elements = 1, .data = x };
+    onnx_tensor in = { .type = ONNX_FLOAT, .rank = rank, .data = x };
     int n = -1;
-    for (int i = 0; i < rank; i++) in.elements *= (uint64_t)(in.dims[i] = dims[i]);
-    in.bytes = in.elements * 4;
+    if (rank) memcpy(in.dims, dims, (size_t)rank * sizeof *dims);
     if (s && (!x || onnx_bind(s, "x", &in, error)) && onnx_build(s, error) && onnx_run(s, error) &&
         onnx_result(s, 0, 0, t, error)) {
         n = (int)t->elements;
@@ -394,6 +409,69 @@ TEST(norm_sum_and_bound_behind_a_convolution_join_it) {
     for (int i = 0; i < 4; i++) CHECK(fabs(y[i] - doubled[i]) < 1e-5);
 }
 
+TEST(what_is_recognised_is_counted_with_its_repetitions) {
+    static const char text[] =
+        "23 ops in 16 groups, least latency: 1 of 1 device used\n"
+        "cpu:0, 900 ns to 54 us: conv, 4 x conv, 3 x (conv, residual, add), 2 x gather, norm again, linear - the only "
+        "device\n"
+        "@s.url/cpu:1, 1 ms to 2 ms: 2 x (patch embedding, conv)\n"
+        "crosses: 49 kB of conv from cpu:0 to cpu:1, residual\n"
+        "kernels: conv takes 2 more: linear, conv to do\n";
+    int64_t counts[OM_ROLES] = { 0 };
+    om_count_roles(text, counts);
+    for (int k = 0; k < OM_ROLES; k++)
+        CHECK_INT(counts[k], k == GN_ROLE_CONV       ? 10
+                             : k == GN_ROLE_RESIDUAL ? 3
+                             : k == GN_ROLE_PATCHES  ? 2
+                             : k == GN_ROLE_LINEAR   ? 1
+                                                     : 0);
+}
+
+/* Blocks as ResNet has them: what is counted is every convolution, in runs of like ones or not. */
+TEST(convolutions_of_a_chain_of_blocks_are_recognised_one_for_one) {
+    static const int64_t dims[] = { 1, 4, 8, 8 }, square[] = { 4, 4, 3, 3 }, pads[] = { 1, 1, 1, 1 };
+    static const float pixels[256] = { 1 };
+    static float weights[4 * 4 * 9];
+    bytes nodes[17];
+    int n = 0;
+    char in[16] = "x", mid[16], out[16], two[40];
+    for (int i = 0; i < 144; i++) weights[i] = (float)(i % 7) / 8;
+    for (int b = 0; b < 4; b++) { /* conv, Relu, conv, Add */
+        snprintf(mid, sizeof mid, "m%d", b);
+        snprintf(out, sizeof out, "o%d", b);
+        snprintf(two, sizeof two, "%s,w", in);
+        nodes[n] = node("Conv", two, mid);
+        put_ints(&nodes[n++], "pads", pads, 4, true);
+        snprintf(two, sizeof two, "r%d", b);
+        nodes[n++] = node("Relu", mid, two);
+        strcat(two, ",w");
+        snprintf(mid, sizeof mid, "c%d", b);
+        nodes[n] = node("Conv", two, mid);
+        put_ints(&nodes[n++], "pads", pads, 4, true);
+        snprintf(two, sizeof two, "%s,%s", mid, in);
+        nodes[n++] = node("Add", two, b == 3 ? "y" : out);
+        memcpy(in, out, sizeof in);
+    }
+    bytes g = body_of(nodes, n, "", "y"), x = value("x", 1, dims, 4), w = tensor("w", 1, square, 4);
+    put_bytes(&w, 9, weights, sizeof weights);
+    put_message(&g, 5, &w);
+    put_message(&g, 11, &x);
+    bytes m = model_of(&g, 13);
+    char said[256];
+    gn_ctx *ctx = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    onnx *o = onnx_open(file_of("model.onnx", m.at, m.n), error);
+    onnx_session *s = o ? onnx_session_open(o, ctx, NULL, error) : NULL;
+    onnx_tensor t = { .type = ONNX_FLOAT, .rank = 4, .dims = { 1, 4, 8, 8 }, .elements = 256, .data = pixels };
+    t.bytes = sizeof pixels;
+    if (CHECK(s && onnx_bind(s, "x", &t, error) && onnx_build(s, error))) {
+        om_recognise(s, said, sizeof said);
+        CHECK_STR(said, "conv 8");
+    }
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(ctx);
+}
+
 /* Version 8: of each sequence of a batch; lengths, its first input, are not read. */
 TEST(scan_of_version_8_takes_batches_and_refuses_lengths) {
     static const int64_t dims[] = { 2, 3 };
@@ -434,6 +512,66 @@ TEST(loop_without_end_is_refused) {
     put_attribute(&n, "body", 6, g.at, g.n, 0);
     CHECK_INT(run_node(&n, NULL, 13, dims, 1, counting, &t, y), -1);
     CHECK(strstr(error, "nodes in one build") || strstr(error, "MiB"));
+}
+
+/* y: what no turn of a loop over x (2,3) made of each of its turns. */
+static void loop_of_none(const bytes *b, onnx_tensor *t, int want) {
+    static const int64_t dims[] = { 2, 3 };
+    double y[64];
+    bytes n = node("Loop", "w,,x", "last,y"), w = tensor("w", ONNX_INT64, NULL, 0);
+    put_number(&w, 7, 0);
+    put_attribute(&n, "body", 6, b->at, b->n, 0);
+    CHECK_INT(run_node(&n, &w, 13, dims, 2, counting, t, y), want);
+}
+
+TEST(loop_of_no_turns_gives_type_and_shape_of_what_it_would_make) {
+    static const int64_t open[] = { -1, 7 }, dims[] = { 2, 0, 3 };
+    double y[64];
+    onnx_tensor t = { .rank = 0 };
+    bytes nodes[2] = { node("Identity", "v", "o"), node("Cast", "v", "s") };
+    put_attribute(&nodes[1], "to", 3, NULL, 0, ONNX_INT64);
+    bytes body = body_of(nodes, 2, "i,c,v", "c,o,s");
+    loop_of_none(&body, &t, 0);
+    CHECK(t.type == ONNX_INT64 && t.rank == 3 && t.dims[0] == 0 && t.dims[1] == 2 && t.dims[2] == 3);
+    bytes declared = value("s", ONNX_DOUBLE, open, 2);
+    nodes[1] = node("Reshape", "v,v", "s"); /* cannot be built: what is declared has to do */
+    body = body_of(nodes, 2, "i,c,v", "c,o");
+    put_message(&body, 12, &declared);
+    loop_of_none(&body, &t, 0);
+    CHECK(t.type == ONNX_DOUBLE && t.rank == 3 && t.dims[0] == 0 && t.dims[1] == 0 && t.dims[2] == 7);
+    body = body_of(nodes, 2, "i,c,v", "c,o,s");
+    loop_of_none(&body, &t, -1);
+    bytes scan = node("Scan", "x", "y"), neg = node("Shape", "v", "s");
+    body = body_of(&neg, 1, "v", "s");
+    put_attribute(&scan, "body", 6, body.at, body.n, 0);
+    put_attribute(&scan, "num_scan_inputs", 3, NULL, 0, 1);
+    put_ints(&scan, "scan_input_axes", (const int64_t[]){ 1 }, 1, true);
+    CHECK_INT(run_node(&scan, NULL, 13, dims, 3, counting, &t, y), 0);
+    CHECK(t.type == ONNX_INT64 && t.rank == 2 && t.dims[0] == 0 && t.dims[1] == 2);
+}
+
+/* Version 7: more outputs than one mean training, and `spatial` 0 that each element has its own numbers. */
+TEST(old_batch_norms_are_built_but_for_training_and_numbers_for_each_element) {
+    static const int64_t dims[] = { 1, 2, 1 }, two[] = { 2 };
+    static const char *const why[] = { "", "spatial 0", "output 3" };
+    const double part = 1 / sqrt(1 + 1e-5); /* 0.5 (x - 0.5) / sqrt(1 + epsilon) + 0.5 */
+    for (int i = 0; i < 3; i++) {
+        double y[64];
+        onnx_tensor t;
+        bytes n = node("BatchNormalization", "x,w,w,w,one", i == 2 ? "y,,,saved" : "y"), w = tensor("w", 1, two, 1);
+        put_bytes(&w, 9, "\0\0\0\x3f\0\0\0\x3f", 8); /* 0.5 */
+        bytes nodes[2] = { node("Constant", NULL, "one"), n }, one = tensor("", 1, two, 1);
+        put_bytes(&one, 9, "\0\0\x80\x3f\0\0\x80\x3f", 8);
+        put_attribute(&nodes[0], "value", 5, one.at, one.n, 0);
+        put_attribute(&nodes[1], "spatial", 3, NULL, 0, i != 1);
+        bytes g = body_of(nodes, 2, "", "y"), x = value("x", 1, dims, 3);
+        put_message(&g, 5, &w);
+        put_message(&g, 11, &x);
+        bytes m = model_of(&g, 7);
+        int got = run(&m, dims, 3, counting, &t, y);
+        if (!i) CHECK_VALUES(got, y, 0.5 + 0.25 * part, 0.5 + 0.75 * part);
+        else CHECK(got < 0 && strstr(error, why[i]));
+    }
 }
 
 TEST(function_of_the_model_takes_attributes_of_its_caller) {
@@ -594,7 +732,8 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     refused(&m, "node 'y' (Frobnicate, version 13): there is no such op here");
     n = node("Neg", "y", "y");
     m = simple(&n, NULL, 13);
-    refused(&m, "cycle");
+    refused(&m, "go round in a cycle");
+    refused(&m, "/model.onnx: byte 10, node 'y' (Neg, version 13): it uses 'y'");
     n = node("Neg", "x", "y");
     m = simple(&n, NULL, 3);
     refused(&m, "operator set 3");
@@ -611,6 +750,178 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     put_bytes(&w, 9, "12345678", 8);
     m = simple(&n, &w, 13);
     refused(&m, "byte 28: the dimensions' product is too large");
+}
+
+/* The lines about a model of that graph that its session gives before anything is built. */
+static const char *listed(const bytes *m) {
+    static char text[4096];
+    FILE *f = fmemopen(text, sizeof text, "w");
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    onnx *o = onnx_open(file_of("model.onnx", m->at, m->n), error);
+    onnx_session *s = o ? onnx_session_open(o, g, f, error) : NULL;
+    CHECK(o && !s);
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(g);
+    fclose(f);
+    return text;
+}
+
+TEST(attributes_of_values_that_are_not_known_are_refused) {
+    static const struct {
+        const char *op, *attribute, *why;
+    } wrong[] = {
+        { "Resize", "mode", "(Resize, version 20): attribute 'mode' is 'odd', known are nearest, linear, cubic" },
+        { "Resize", "nearest_mode", "known are round_prefer_floor, round_prefer_ceil, floor, ceil" },
+        { "Resize", "coordinate_transformation_mode", "known are half_pixel, " },
+        { "Resize", "keep_aspect_ratio_policy", "known are stretch, not_larger, not_smaller" },
+        { "Pad", "mode", "known are constant, reflect, edge, wrap" },
+        { "Conv", "auto_pad", "known are NOTSET, SAME_UPPER, SAME_LOWER, VALID" },
+        { "MaxPool", "auto_pad", "known are NOTSET, SAME_UPPER, SAME_LOWER, VALID" },
+        { "GridSample", "mode", "known are linear, nearest, cubic, bilinear, bicubic" },
+        { "GridSample", "padding_mode", "known are zeros, border, reflection" },
+        { "Gelu", "approximate", "known are none, tanh" },
+        { "DepthToSpace", "mode", "known are DCR, CRD" },
+        { "LSTM", "direction", "known are forward, reverse, bidirectional" },
+        { "BitShift", "direction", "known are LEFT, RIGHT" },
+        { "ScatterND", "reduction", "known are none, add, mul, max, min" },
+        { "NegativeLogLikelihoodLoss", "reduction", "known are none, sum, mean" },
+        { "RoiAlign", "mode", "known are avg, max" },
+        { "Relu", "alpha", "node 'y' (Relu, version 20): it has no attribute 'alpha'" },
+    };
+    for (int i = 0; i < TEST_COUNT(wrong); i++) {
+        bytes n = node(wrong[i].op, "x", "y");
+        put_attribute(&n, wrong[i].attribute, 4, "odd", 3, 0);
+        bytes m = simple(&n, NULL, 20);
+        refused(&m, wrong[i].why);
+    }
+    static const struct {
+        const char *op, *in, *attribute;
+        int version;
+        const char *why;
+    } early[] = { { "Resize", "x", "nearest_mode", 10, "it has no attribute 'nearest_mode' in this version" },
+                  { "BatchNormalization", "x,w,w,w,w", "spatial", 9, "it has no attribute 'spatial' in this version" },
+                  { "ReduceL1", "x", "axes", 18, "it has no attribute 'axes' in this version" },
+                  { "ReduceL1", "x,w", "keepdims", 17, "2 inputs, the op takes 1" },
+                  { "Clip", "x,w,w", "max", 10, "3 inputs, the op takes 1" },
+                  { "Pad", "x,w,w,w", "mode", 17, "4 inputs, the op takes 3" },
+                  { "Where", "x,x,x,w", "__mark", 16, "4 inputs, the op takes 3" } };
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    bytes w = tensor("w", 1, dims, 1);
+    put_bytes(&w, 9, "\0\0\x80\x3f\0\0\0\x40", 8);
+    for (int i = 0; i < TEST_COUNT(early); i++) {
+        bytes n = node(early[i].op, early[i].in, "y");
+        put_attribute(&n, early[i].attribute, 3, NULL, 0, 1);
+        bytes m = simple(&n, &w, early[i].version);
+        const char *got = listed(&m);
+        if (!strstr(got, early[i].why)) test_fail(__FILE__, __LINE__, "'%s' is not in: %s", early[i].why, got);
+    }
+    bytes n = node("Gelu", "x", "y");
+    put_attribute(&n, "approximate", 4, "tanh", 4, 0);
+    put_attribute(&n, "__mark", 4, "odd", 3, 0); /* exporters' own */
+    CHECK_INT(run_node(&n, NULL, 20, dims, 1, counting, &t, y), 2);
+}
+
+TEST(every_op_has_a_row_of_its_inputs_and_attributes) {
+    for (size_t i = 0; i < sizeof onnx__ops / sizeof *onnx__ops; i++)
+        if (!onnx__find_form(&onnx__ops[i])) test_fail(__FILE__, __LINE__, "%s has none", onnx__ops[i].name);
+    CHECK_INT(sizeof onnx__forms / sizeof *onnx__forms, sizeof onnx__ops / sizeof *onnx__ops);
+}
+
+TEST(text_that_a_function_gives_its_node_is_checked_when_it_is_known) {
+    bytes f = { .n = 0 }, inner = node("Gelu", "a", "b"), set = { .n = 0 }, attribute = { .n = 0 };
+    put_text(&attribute, 1, "approximate");
+    put_text(&attribute, 21, "how");
+    put_message(&inner, 5, &attribute);
+    put_text(&f, 1, "Mine");
+    put_text(&f, 4, "a");
+    put_text(&f, 5, "b");
+    put_text(&f, 6, "how");
+    put_message(&f, 7, &inner);
+    put_number(&set, 2, 20);
+    put_message(&f, 9, &set);
+    put_text(&f, 10, "own");
+    for (int good = 0; good < 2; good++) {
+        static const int64_t dims[] = { 2 };
+        double y[64];
+        onnx_tensor t;
+        bytes n = node("Mine", "x", "y");
+        put_text(&n, 7, "own");
+        put_attribute(&n, "how", 4, good ? "tanh" : "sinh", 4, 0);
+        bytes m = simple(&n, NULL, 20);
+        put_message(&m, 25, &f);
+        if (good) CHECK_INT(run(&m, dims, 1, counting, &t, y), 2);
+        else refused(&m, "attribute 'approximate' is 'sinh', known are none, tanh");
+    }
+}
+
+TEST(models_that_lie_are_refused) {
+    static const int64_t two[] = { 2 };
+    bytes w = tensor("w", 1, two, 1), x = value("x", 1, two, 1), integer = value("y", ONNX_INT64, two, 1);
+    bytes twice[] = { node("Neg", "x", "y"), node("Abs", "x", "y") };
+    bytes over_input[] = { node("Neg", "x", "x"), node("Abs", "x", "y") };
+    bytes over_weight[] = { node("Neg", "x", "w"), node("Abs", "w", "y") };
+    const bytes *const both[] = { twice, over_input, over_weight };
+    static const char *const why[] = { "node 'y' (Abs, version 13): it makes 'y', which is an input",
+                                       "node 'x' (Neg, version 13): it makes 'x'",
+                                       "node 'w' (Neg, version 13): it makes 'w'" };
+    put_bytes(&w, 9, "\0\0\x80\x3f\0\0\0\x40", 8);
+    for (int i = 0; i < 3; i++) {
+        bytes g = body_of(both[i], 2, "", "y");
+        put_message(&g, 11, &x);
+        put_message(&g, 5, &w);
+        bytes m = model_of(&g, 13);
+        refused(&m, why[i]);
+    }
+    bytes g = body_of(twice, 1, "", "");
+    put_message(&g, 11, &x);
+    put_message(&g, 12, &integer);
+    bytes m = model_of(&g, 13);
+    refused(&m, "output 'y' is declared as INT64, but FLOAT is computed");
+    bytes n = node("Relu", "x,w", "y");
+    m = simple(&n, &w, 13);
+    refused(&m, "node 'y' (Relu, version 13): 2 inputs, the op takes 1");
+    g = body_of(twice, 1, "", "y");
+    put_message(&g, 5, &w);
+    put_message(&g, 5, &w);
+    put_message(&g, 11, &x);
+    m = model_of(&g, 13);
+    refused(&m, "the initialiser 'w' is there twice");
+    put_bytes(&w, 4, "\0\0\x80\x3f\0\0\0\x40", 8);
+    m = simple(twice, &w, 13);
+    refused(&m, "a tensor has raw data and other data, too");
+}
+
+TEST(strings_and_types_that_no_op_takes_are_listed_before_anything_is_built) {
+    static const int64_t two[] = { 2 };
+    bytes nodes[] = { node("Identity", "s", "a"), node("Constant", NULL, "b"), node("Cast", "x", "c"),
+                      node("Neg", "f", "d"), node("Identity", "f", "y") };
+    bytes s = tensor("s", ONNX_STRING, two, 1), f = tensor("f", ONNX_FLOAT8E5M2, two, 1);
+    bytes text = value("text", ONNX_STRING, two, 1), x = value("x", 1, two, 1);
+    put_bytes(&s, 6, "a", 1);
+    put_bytes(&s, 6, "b", 1);
+    put_bytes(&f, 9, "\0\0", 2);
+    put_attribute(&nodes[1], "value_string", 4, "odd", 3, 0);
+    put_attribute(&nodes[2], "to", 3, NULL, 0, ONNX_STRING);
+    bytes g = body_of(nodes, 5, "", "y");
+    put_message(&g, 5, &s);
+    put_message(&g, 5, &f);
+    put_message(&g, 11, &x);
+    put_message(&g, 11, &text);
+    bytes m = model_of(&g, 21);
+    const char *got = listed(&m);
+    static const char *const lines[] = { "initialiser 's': STRING is not held\n",
+                                         "input 'text': STRING is not held\n",
+                                         "node 'a' (Identity, version 21): input 's': STRING is not held\n",
+                                         "node 'b' (Constant, version 21): STRING is not held\n",
+                                         "node 'c' (Cast, version 21): STRING is not held\n",
+                                         "node 'd' (Neg, version 21): it does not compute with FLOAT8E5M2\n" };
+    size_t n = 0;
+    for (int i = 0; i < TEST_COUNT(lines); i++, n += strlen(lines[i - 1]))
+        if (!strstr(got, lines[i])) test_fail(__FILE__, __LINE__, "'%s' is not in:\n%s", lines[i], got);
+    CHECK_INT(strlen(got), n); /* and no other */
 }
 
 TEST(input_of_another_shape_names_both) {
@@ -699,13 +1010,22 @@ int main(int argc, char **argv) {
         TEST_ENTRY(initialiser_that_is_an_input_is_its_default),
         TEST_ENTRY(branches_see_values_of_the_graph_around_them),
         TEST_ENTRY(norm_sum_and_bound_behind_a_convolution_join_it),
+        TEST_ENTRY(what_is_recognised_is_counted_with_its_repetitions),
+        TEST_ENTRY(convolutions_of_a_chain_of_blocks_are_recognised_one_for_one),
         TEST_ENTRY(scan_of_version_8_takes_batches_and_refuses_lengths),
         TEST_ENTRY(loop_without_end_is_refused),
+        TEST_ENTRY(loop_of_no_turns_gives_type_and_shape_of_what_it_would_make),
+        TEST_ENTRY(old_batch_norms_are_built_but_for_training_and_numbers_for_each_element),
         TEST_ENTRY(function_of_the_model_takes_attributes_of_its_caller),
         TEST_ENTRY(constants_are_folded_up_to_64_mib),
         TEST_ENTRY(trees_lead_to_leaves_and_their_results_are_transformed),
         TEST_ENTRY(trees_that_lead_back_or_lie_are_refused),
         TEST_ENTRY(what_cannot_be_built_is_refused_by_name),
+        TEST_ENTRY(attributes_of_values_that_are_not_known_are_refused),
+        TEST_ENTRY(every_op_has_a_row_of_its_inputs_and_attributes),
+        TEST_ENTRY(text_that_a_function_gives_its_node_is_checked_when_it_is_known),
+        TEST_ENTRY(models_that_lie_are_refused),
+        TEST_ENTRY(strings_and_types_that_no_op_takes_are_listed_before_anything_is_built),
         TEST_ENTRY(input_of_another_shape_names_both),
         TEST_ENTRY(external_data_stays_beside_the_model),
         TEST_ENTRY(cut_and_altered_models_are_read_or_refused),

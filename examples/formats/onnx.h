@@ -9,13 +9,14 @@
        onnx_session *s = onnx_session_open(m, g, stderr, error);      lists what it cannot do, before anything runs
        onnx_tensor x = { .type = ONNX_FLOAT, .rank = 2, .dims = { 1, 784 }, .data = pixels };
        onnx_bind(s, "input", &x, error);
-       if (onnx_build(s, error)) onnx_read(s, 0, &y, error);          y.data lives until the next build
+       if (onnx_build(s, error)) onnx_result(s, 0, 0, &y, error);     y.data lives until the next build
        onnx_session_close(s);
        onnx_close(m);
 
-   The reader maps the file and walks it once: wire types, lengths, nesting (32 levels), fields that stand twice, types,
-   dimensions against the bytes that are there, places of external data. It allocates nothing that grows with the file:
-   afterwards the model is read where it lies. An error names file, byte and node.
+   The reader maps the file and walks it once: wire types, lengths, nesting (128 levels), fields that stand twice,
+   types, dimensions against the bytes that are there, places of external data. It allocates nothing that grows with
+   the file: afterwards the model is read where it lies. An error names file, byte and node. So does one of the builder,
+   which refuses what a node gives that its op has not, inputs and attributes, and texts that are not known.
 
    The builder runs a node when it comes to it. What depends on constants and shapes alone is computed at once on this
    CPU, in a context of its own, as long as a result has at most 64 MiB (constant folding). Where a node needs a number
@@ -151,5 +152,6 @@ bool onnx_find(onnx_span *s, uint32_t number, onnx_field *out);
 #include "onnx/ops_attention.h"
 #include "onnx/ops_trees.h"
 #include "onnx/table.h"
+#include "onnx/schema.h"
 #include "onnx/build.h"
 #endif

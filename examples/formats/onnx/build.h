@@ -21,11 +21,16 @@ static onnx__name **onnx__bucket(onnx__scope *scope, onnx_span name) {
     return &scope->names[onnx__hash(name.at, onnx__size(name), 7) & (scope->n_buckets - 1)];
 }
 
-static onnx__value *onnx__lookup(onnx__scope *scope, onnx_span name) {
-    for (; scope; scope = scope->outer)
-        for (onnx__name *n = *onnx__bucket(scope, name); n; n = n->next)
-            if (onnx__same(n->name, name)) return n->value;
+static onnx__value *onnx__lookup_in(onnx__scope *scope, onnx_span name) {
+    for (onnx__name *n = *onnx__bucket(scope, name); n; n = n->next)
+        if (onnx__same(n->name, name)) return n->value;
     return NULL;
+}
+
+static onnx__value *onnx__lookup(onnx__scope *scope, onnx_span name) {
+    onnx__value *v = NULL;
+    for (; scope && !v; scope = scope->outer) v = onnx__lookup_in(scope, name);
+    return v;
 }
 
 static void onnx__define(onnx_session *s, onnx__scope *scope, onnx_span name, onnx__value *value) {
@@ -188,6 +193,20 @@ static void onnx__check_types(onnx__call *c) {
     }
 }
 
+/* Attributes that refer to the function's, now that their texts are known; others were checked before. */
+static void onnx__check_references(onnx__call *c) {
+    const onnx__form *form = onnx__find_form(c->op);
+    char why[ONNX_ERROR / 2], text[128];
+    onnx_field f;
+    for (onnx_span p = c->node; form && onnx_find(&p, 5, &f);) {
+        onnx_span name = onnx__get(f.bytes, 1).bytes;
+        if (!onnx__size(onnx__get(f.bytes, 21).bytes)) continue;
+        snprintf(text, sizeof text, "%.*s", ONNX__SHOW(name));
+        onnx_span given = ox_attribute(c, text);
+        if (given.at && !onnx__attribute_fits(form, c->version, name, given, why)) onnx__no(c, "%s", why);
+    }
+}
+
 static void onnx__build_in(onnx__call *c, gn_ctx *g) {
     c->g = g;
     for (int i = 0; i < c->n_out; i++) c->out[i] = NULL;
@@ -201,6 +220,7 @@ static void onnx__build_op(onnx__call *c) {
     onnx_session *s = c->s;
     bool constant = !(c->op->flags & ONNX__RANDOM), large = false;
     onnx__check_types(c);
+    if (c->scope->function.at) onnx__check_references(c);
     if (c->failed) return;
     for (int i = 0; i < c->n_in; i++) constant = constant && onnx__is_constant(c->in[i]);
     if (c->op->flags & ONNX__STATIC) constant = true;
@@ -227,6 +247,11 @@ static bool onnx__run_node(onnx_session *s, onnx__scope *scope, onnx_span node) 
     else onnx__no(c, "there is no such op here");
     for (int i = 0; !c->failed && i < c->n_out; i++)
         if (ox_wants(c, i) && c->out[i]) {
+            if (onnx__lookup_in(scope, c->out_names[i])) {
+                onnx__no(c, "it makes '%.*s', which is an input, an initialiser or made by another node",
+                         ONNX__SHOW(c->out_names[i]));
+                break;
+            }
             onnx__use *use = scope->uses ? *onnx__use_of(scope, c->out_names[i]) : NULL;
             onnx__define(s, scope, c->out_names[i], c->out[i]);
             c->out[i]->uses = use ? use->n : 0;
@@ -247,10 +272,15 @@ static bool onnx__initialisers(onnx_session *s, onnx__scope *scope, onnx_span gr
     onnx__walk w = { .model = s->model, .begin = s->model->map.data, .path = s->model->path, .error = s->error };
     onnx_field f;
     onnx_tensor t;
+    char why[160];
     while (onnx_find(&graph, 5, &f)) {
         if (!onnx__describe_tensor(&w, f.bytes, &t)) return false;
         onnx__value *v = onnx__load(s, &t, true);
         if (!v) return false;
+        if (onnx__lookup_in(scope, t.name)) {
+            snprintf(why, sizeof why, "the initialiser '%.*s' is there twice", ONNX__SHOW(t.name));
+            return onnx__refuse(&w, f.at, why);
+        }
         s->counts.parameters += (int64_t)t.elements;
         onnx__define(s, scope, t.name, v);
     }
@@ -265,7 +295,7 @@ static onnx__value **onnx__graph_outputs(onnx_session *s, onnx__scope *scope, on
         onnx_span name = onnx__get(f.bytes, 1).bytes;
         out[i] = onnx__lookup(scope, name);
         if (!out[i]) {
-            onnx__fail(s->error, "no node makes the output '%.*s'", ONNX__SHOW(name));
+            onnx__fail(s->error, "%.200s: no node makes the output '%.*s'", s->model->path, ONNX__SHOW(name));
             return NULL;
         }
     }
@@ -294,82 +324,7 @@ static onnx__value **onnx__subgraph(onnx__call *c, onnx_span graph, onnx__value 
     return out;
 }
 
-/* ---- what cannot be built ---- */
-
-typedef struct onnx__audit {
-    onnx_session *s;
-    FILE *to;
-    onnx_span opsets;
-    uint32_t opset_field;
-    int refused;
-} onnx__audit;
-
-static void onnx__audit_nodes(onnx__audit *a, onnx_span message, uint32_t field);
-
-static void onnx__audit_say(onnx__audit *a, onnx_span node, int version, const char *why) {
-    char text[ONNX_ERROR];
-    onnx_span name = onnx__get(node, 3).bytes, op = onnx__get(node, 4).bytes;
-    if (!onnx__size(name)) name = onnx__get(node, 2).bytes;
-    onnx__fail(text, "node '%.*s' (%.*s, version %d): %s", ONNX__SHOW(name), ONNX__SHOW(op), version, why);
-    if (!a->refused++) memcpy(a->s->error, text, sizeof text);
-    if (a->to) fprintf(a->to, "%s\n", text);
-}
-
-static void onnx__audit_node(onnx__audit *a, onnx_span node) {
-    onnx_span domain = onnx__get(node, 7).bytes, name = onnx__get(node, 4).bytes, p = node;
-    int version = onnx__version(a->opsets, a->opset_field, domain);
-    const onnx__op *op = onnx__find_op(domain, name);
-    char why[100];
-    onnx_field f, g;
-    snprintf(why, sizeof why, "only versions from %d on are built", op ? op->since : 0);
-    if (onnx__find_function(a->s, node).at) return;
-    if (!op) onnx__audit_say(a, node, version, "there is no such op here");
-    else if (version < op->since) onnx__audit_say(a, node, version, why);
-    while (onnx_find(&p, 5, &f)) {
-        onnx_tensor t;
-        onnx__walk w = { .model = a->s->model, .begin = a->s->model->map.data, .path = "", .error = a->s->error };
-        onnx_span value = onnx__get(f.bytes, 5).bytes, graphs = f.bytes;
-        if (value.at && onnx__describe_tensor(&w, value, &t) && onnx_type_dtype(t.type) == GN_DTYPE_NONE)
-            onnx__audit_say(a, node, version, "a tensor of strings or complex numbers");
-        if (onnx_find(&graphs, 6, &g)) onnx__audit_nodes(a, g.bytes, 1);
-        for (graphs = f.bytes; onnx_find(&graphs, 11, &g);) onnx__audit_nodes(a, g.bytes, 1);
-    }
-}
-
-static void onnx__audit_nodes(onnx__audit *a, onnx_span message, uint32_t field) {
-    onnx_field f;
-    while (onnx_find(&message, field, &f)) onnx__audit_node(a, f.bytes);
-}
-
-/* Versions of the standard operators that are read, in the model and in each function. */
-static bool onnx__audit_versions(onnx__audit *a) {
-    int v = onnx__version(a->opsets, a->opset_field, (onnx_span){ NULL, NULL });
-    if (!v || (v >= ONNX_OPSET_OLDEST && v <= ONNX_OPSET_NEWEST)) return true;
-    a->refused++;
-    if (a->to)
-        fprintf(a->to, "operator set %d: those from %d to %d are read\n", v, ONNX_OPSET_OLDEST, ONNX_OPSET_NEWEST);
-    return onnx__fail(a->s->error, "operator set %d: those from %d to %d are read", v, ONNX_OPSET_OLDEST,
-                      ONNX_OPSET_NEWEST);
-}
-
-static bool onnx__audit_model(onnx_session *s, FILE *to) {
-    onnx_span all = { s->model->map.data, s->model->map.data + s->model->map.size }, p = all;
-    onnx__audit a = { s, to, all, 8, 0 };
-    onnx_field f;
-    if (!onnx__audit_versions(&a)) return false;
-    onnx__audit_nodes(&a, s->model->graph, 1);
-    if (onnx_find(&p, 20, &f)) onnx__audit_say(&a, f.bytes, 0, "training information is not read");
-    p = s->model->graph;
-    if (onnx_find(&p, 15, &f)) onnx__audit_say(&a, f.bytes, 0, "sparse initialisers are not read");
-    for (p = all; onnx_find(&p, 25, &f);) {
-        a.opsets = f.bytes;
-        a.opset_field = 9;
-        if (onnx__audit_versions(&a)) onnx__audit_nodes(&a, f.bytes, 7);
-    }
-    return a.refused == 0;
-}
-
-/* ---- inputs and outputs ---- */
+/* ---- declarations ---- */
 
 static void onnx__read_shape(onnx_span shape, onnx_slot *out) {
     onnx_field f;
@@ -403,6 +358,157 @@ static void onnx__read_slot(onnx_span info, onnx_slot *out) {
         type = onnx__get(optional.at ? optional.bytes : sequence.bytes, 1).bytes;
     }
 }
+
+/* ---- what cannot be built ---- */
+
+/* A name of which the file says that its type is not held, or held as another. */
+typedef struct onnx__odd {
+    onnx_span name;
+    onnx_type type;
+} onnx__odd;
+
+typedef struct onnx__audit {
+    onnx_session *s;
+    FILE *to;
+    onnx_span opsets;
+    uint32_t opset_field;
+    onnx__odd *odd; /* of the graph and those around it */
+    size_t n_odd;
+    int refused;
+} onnx__audit;
+
+static void onnx__audit_graph(onnx__audit *a, onnx_span graph);
+
+static void onnx__audit_line(onnx__audit *a, const char *text) {
+    if (!a->refused++) snprintf(a->s->error, ONNX_ERROR, "%s", text);
+    if (a->to) fprintf(a->to, "%s\n", text);
+}
+
+static void onnx__audit_say(onnx__audit *a, onnx_span node, int version, const char *why) {
+    char text[ONNX_ERROR];
+    onnx_span name = onnx__get(node, 3).bytes, op = onnx__get(node, 4).bytes;
+    if (!onnx__size(name)) name = onnx__get(node, 2).bytes;
+    onnx__fail(text, "node '%.*s' (%.*s, version %d): %s", ONNX__SHOW(name), ONNX__SHOW(op), version, why);
+    onnx__audit_line(a, text);
+}
+
+/* What the node takes: how many inputs, and those whose types are known to be no op's, or not this one's. */
+static void onnx__audit_inputs(onnx__audit *a, onnx_span node, int version, const onnx__op *op,
+                               const onnx__form *form) {
+    char why[200];
+    onnx_field f;
+    int n = 0, i = 0;
+    for (onnx_span p = node; onnx_find(&p, 1, &f); i++) {
+        size_t k = a->n_odd;
+        if (!onnx__size(f.bytes)) continue;
+        n = i + 1;
+        while (k && !onnx__same(a->odd[k - 1].name, f.bytes)) k--;
+        onnx_type type = k ? a->odd[k - 1].type : ONNX_FLOAT;
+        bool held = onnx_type_dtype(type) != GN_DTYPE_NONE;
+        if (!k || (held && op->flags & ONNX__ANY_TYPE)) continue;
+        if (held) snprintf(why, sizeof why, "it does not compute with %s", onnx_type_name(type));
+        else snprintf(why, sizeof why, "input '%.*s': %s is not held", ONNX__SHOW(f.bytes), onnx_type_name(type));
+        onnx__audit_say(a, node, version, why);
+    }
+    int most = form ? onnx__most_inputs(form, version) : -1;
+    snprintf(why, sizeof why, "%d inputs, the op takes %d", n, most);
+    if (most >= 0 && n > most) onnx__audit_say(a, node, version, why);
+}
+
+/* An attribute's name, text and type. */
+static void onnx__audit_attribute(onnx__audit *a, onnx_span node, int version, const onnx__form *form, onnx_span at) {
+    char why[ONNX_ERROR / 2];
+    onnx_span name = onnx__get(at, 1).bytes, value = onnx__get(at, 5).bytes;
+    bool is_constant = form && !strcmp(form->name, "Constant"), is_cast = form && !strcmp(form->name, "Cast");
+    if (form && !onnx__attribute_fits(form, version, name, at, why)) onnx__audit_say(a, node, version, why);
+    uint64_t type = value.at ? onnx__get(value, 2).value : 1;
+    if (is_cast && onnx__is(name, "to")) type = onnx__size(onnx__get(at, 21).bytes) ? 1 : onnx__get(at, 3).value;
+    if (is_constant && (onnx__is(name, "value_string") || onnx__is(name, "value_strings"))) type = ONNX_STRING;
+    snprintf(why, sizeof why, "%s is not held", onnx_type_name(type < ONNX_TYPE__COUNT ? (int)type : 0));
+    if (type >= ONNX_TYPE__COUNT || onnx_type_dtype((int)type) == GN_DTYPE_NONE) onnx__audit_say(a, node, version, why);
+}
+
+static void onnx__audit_node(onnx__audit *a, onnx_span node) {
+    onnx_span domain = onnx__get(node, 7).bytes, name = onnx__get(node, 4).bytes;
+    int version = onnx__version(a->opsets, a->opset_field, domain);
+    const onnx__op *op = onnx__find_op(domain, name);
+    const onnx__form *form = op ? onnx__find_form(op) : NULL;
+    char why[100];
+    onnx_field f, g;
+    snprintf(why, sizeof why, "only versions from %d on are built", op ? op->since : 0);
+    if (onnx__find_function(a->s, node).at) return;
+    if (!op) onnx__audit_say(a, node, version, "there is no such op here");
+    else if (version < op->since) onnx__audit_say(a, node, version, why);
+    else onnx__audit_inputs(a, node, version, op, form);
+    for (onnx_span p = node; onnx_find(&p, 5, &f);) {
+        onnx__audit_attribute(a, node, version, form, f.bytes);
+        for (onnx_span q = f.bytes; onnx_find(&q, 6, &g);) onnx__audit_graph(a, g.bytes);
+        for (onnx_span q = f.bytes; onnx_find(&q, 11, &g);) onnx__audit_graph(a, g.bytes);
+    }
+}
+
+static void onnx__audit_nodes(onnx__audit *a, onnx_span message, uint32_t field) {
+    onnx_field f;
+    while (onnx_find(&message, field, &f)) onnx__audit_node(a, f.bytes);
+}
+
+/* Keeps a name whose type is odd. `what`: what it is, where that alone is refused if the type is not held. */
+static void onnx__audit_name(onnx__audit *a, onnx_span name, onnx_type type, const char *what) {
+    char text[ONNX_ERROR];
+    if (!type || onnx__is_plain(type)) return;
+    onnx__odd *more = realloc(a->odd, (a->n_odd + 1) * sizeof *more);
+    if (!more) return onnx__audit_line(a, "out of memory");
+    a->odd = more;
+    a->odd[a->n_odd++] = (onnx__odd){ name, type };
+    onnx__fail(text, "%s '%.*s': %s is not held", what ? what : "", ONNX__SHOW(name), onnx_type_name(type));
+    if (what && onnx_type_dtype(type) == GN_DTYPE_NONE) onnx__audit_line(a, text);
+}
+
+static void onnx__audit_graph(onnx__audit *a, onnx_span graph) {
+    size_t around = a->n_odd;
+    onnx_slot slot;
+    onnx_field f;
+    for (onnx_span p = graph; onnx_next(&p, &f);)
+        if (f.number == 5)
+            onnx__audit_name(a, onnx__get(f.bytes, 8).bytes, (onnx_type)onnx__get(f.bytes, 2).value, "initialiser");
+        else if (f.number >= 11 && f.number <= 13) {
+            onnx__read_slot(f.bytes, &slot);
+            onnx__audit_name(a, slot.name, slot.type, f.number == 11 ? "input" : NULL);
+        }
+    onnx__audit_nodes(a, graph, 1);
+    a->n_odd = around;
+}
+
+/* Versions of the standard operators that are read, in the model and in each function. */
+static bool onnx__audit_versions(onnx__audit *a) {
+    int v = onnx__version(a->opsets, a->opset_field, (onnx_span){ NULL, NULL });
+    if (!v || (v >= ONNX_OPSET_OLDEST && v <= ONNX_OPSET_NEWEST)) return true;
+    a->refused++;
+    if (a->to)
+        fprintf(a->to, "operator set %d: those from %d to %d are read\n", v, ONNX_OPSET_OLDEST, ONNX_OPSET_NEWEST);
+    return onnx__fail(a->s->error, "operator set %d: those from %d to %d are read", v, ONNX_OPSET_OLDEST,
+                      ONNX_OPSET_NEWEST);
+}
+
+static bool onnx__audit_model(onnx_session *s, FILE *to) {
+    onnx_span all = { s->model->map.data, s->model->map.data + s->model->map.size }, p = all;
+    onnx__audit a = { .s = s, .to = to, .opsets = all, .opset_field = 8 };
+    onnx_field f;
+    if (!onnx__audit_versions(&a)) return false;
+    onnx__audit_graph(&a, s->model->graph);
+    if (onnx_find(&p, 20, &f)) onnx__audit_say(&a, f.bytes, 0, "training information is not read");
+    p = s->model->graph;
+    if (onnx_find(&p, 15, &f)) onnx__audit_say(&a, f.bytes, 0, "sparse initialisers are not read");
+    for (p = all; onnx_find(&p, 25, &f);) {
+        a.opsets = f.bytes;
+        a.opset_field = 9;
+        if (onnx__audit_versions(&a)) onnx__audit_nodes(&a, f.bytes, 7);
+    }
+    free(a.odd);
+    return a.refused == 0;
+}
+
+/* ---- inputs and outputs ---- */
 
 static bool onnx__is_initialised(onnx_span graph, onnx_span name) {
     onnx_field f;
@@ -495,6 +601,13 @@ static bool onnx__fits(const onnx_slot *slot, const onnx_tensor *t, char *error)
                             wanted, given);
 }
 
+/* Elements and bytes of a tensor that is given, by its type and dimensions. */
+static void onnx__measure(onnx_tensor *t) {
+    t->elements = 1;
+    for (int i = 0; i < t->rank; i++) t->elements *= (uint64_t)t->dims[i];
+    t->bytes = t->elements * onnx__dtype_bytes[onnx_type_dtype(t->type)];
+}
+
 bool onnx_bind_sequence(onnx_session *s, const char *name, const onnx_tensor *t, int n, char error[ONNX_ERROR]) {
     for (int i = 0; i < s->n_inputs; i++) {
         onnx__bound *b = &s->inputs[i];
@@ -504,6 +617,7 @@ bool onnx_bind_sequence(onnx_session *s, const char *name, const onnx_tensor *t,
         onnx_tensor *copy = malloc((size_t)(n > 0 ? n : 1) * sizeof *copy);
         if (!copy) return onnx__fail(error, "out of memory");
         if (n > 0) memcpy(copy, t, (size_t)n * sizeof *copy);
+        for (int k = 0; k < n; k++) onnx__measure(&copy[k]);
         free(b->tensors);
         b->tensors = copy;
         b->n = n < 0 ? -1 : n;
@@ -565,6 +679,17 @@ static bool onnx__define_inputs(onnx_session *s, onnx__scope *scope) {
 
 /* ---- building and running ---- */
 
+/* Whether outputs have the types that the model declares. Shapes are not compared: files often have them wrong, and
+   what reads the results goes by the real ones. */
+static bool onnx__outputs_as_declared(onnx_session *s, onnx__value **out) {
+    onnx_slot slot;
+    for (int i = 0; i < s->n_outputs && onnx__slot_at(s->model->graph, 12, i, &slot); i++)
+        if (slot.type && out[i]->kind == ONNX__ONE && out[i]->type != slot.type)
+            return onnx__fail(s->error, "%.200s: output '%.*s' is declared as %s, but %s is computed", s->model->path,
+                              ONNX__SHOW(slot.name), onnx_type_name(slot.type), onnx_type_name(out[i]->type));
+    return true;
+}
+
 static onnx__value **onnx__build_graph(onnx_session *s) {
     onnx__scope *scope = onnx__new_scope(s, NULL, onnx__count(s->model->graph, 1) * 2);
     int n;
@@ -574,7 +699,8 @@ static onnx__value **onnx__build_graph(onnx_session *s) {
     onnx__count_uses(s, scope, s->model->graph, 0);
     bool ok = onnx__symbols_agree(s) && onnx__initialisers(s, scope, s->model->graph) &&
               onnx__define_inputs(s, scope) && onnx__run_nodes(s, scope, s->model->graph, 1);
-    return ok ? onnx__graph_outputs(s, scope, s->model->graph, &n) : NULL;
+    onnx__value **out = ok ? onnx__graph_outputs(s, scope, s->model->graph, &n) : NULL;
+    return out && onnx__outputs_as_declared(s, out) ? out : NULL;
 }
 
 bool onnx_build(onnx_session *s, char error[ONNX_ERROR]) {

@@ -75,8 +75,9 @@ onnx__no(onnx__call *c, const char *format, ...) {
     onnx_span name = onnx__get(c->node, 3).bytes;
     c->failed = true;
     if (onnx__size(name) == 0 && c->n_out) name = c->out_names[0];
-    onnx__fail(c->s->error, "node '%.*s' (%.*s, version %d): %s", ONNX__SHOW(name), ONNX__SHOW(c->op_name), c->version,
-               text);
+    const onnx *m = c->s->model;
+    onnx__fail(c->s->error, "%.200s: byte %" PRIu64 ", node '%.*s' (%.*s, version %d): %s", m->path,
+               (uint64_t)(c->node.at - m->map.data), ONNX__SHOW(name), ONNX__SHOW(c->op_name), c->version, text);
 }
 
 /* ---- inputs ---- */

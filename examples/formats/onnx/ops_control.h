@@ -5,6 +5,8 @@
 
 /* Builds a subgraph of the node with `in` for its inputs; the values of its outputs. NULL: refused. */
 static onnx__value **onnx__subgraph(onnx__call *c, onnx_span graph, onnx__value **in, int n_in, int *n_out);
+/* Input (number 11) or output (12) i of a graph as it is declared. */
+static bool onnx__slot_at(onnx_span graph, uint32_t number, int i, onnx_slot *out);
 
 static onnx_span ox_graph(onnx__call *c, const char *name) {
     onnx_span a = ox_attribute(c, name);
@@ -28,7 +30,7 @@ typedef struct ox_scans {
     gn_tensor *parts;
     int64_t n, size;
     onnx_type type;
-    gn_shape shape;
+    gn_shape shape; /* of a part, where there is none */
 } ox_scans;
 
 static bool ox_scan_add(onnx__call *c, ox_scans *scan, onnx__value *v, int axis) {
@@ -51,12 +53,58 @@ static bool ox_scan_add(onnx__call *c, ox_scans *scan, onnx__value *v, int axis)
     return !c->failed;
 }
 
+/* Type and shape of a scan output as the body declares it, open sizes as 0. False: it leaves any open. */
+static bool ox_scan_declared(onnx_span graph, int output, ox_scans *scan) {
+    onnx_slot slot;
+    if (!onnx__slot_at(graph, 12, output, &slot) || slot.is_sequence || slot.is_optional) return false;
+    bool whole = slot.type && slot.has_shape;
+    scan->type = slot.type;
+    scan->shape.rank = slot.has_shape ? slot.rank : 0;
+    for (int i = 0; i < scan->shape.rank; i++) {
+        scan->shape.dims[i] = slot.dims[i] < 0 ? 0 : slot.dims[i];
+        whole = whole && slot.dims[i] >= 0;
+    }
+    return whole;
+}
+
+/* Type and shape of the scan outputs of a loop of no iterations. Where the body does not declare them it is built once,
+   for nobody to compute; if that fails, as it may on values that no iteration would see, what it declares has to do. */
+static void ox_scan_none(onnx__call *c, onnx_span graph, onnx__value **in, int n_in, int first, ox_scans *scans,
+                         int n) {
+    onnx_counts counts = c->s->counts;
+    bool whole = true, typed = true;
+    int n_out;
+    for (int i = 0; i < n; i++) whole = ox_scan_declared(graph, first + i, &scans[i]) && whole;
+    if (c->failed || whole) return;
+    onnx__value **out = onnx__subgraph(c, graph, in, n_in, &n_out);
+    if (out && n_out != first + n) onnx__no(c, "the body has %d results, %d are needed", n_out, first + n);
+    for (int i = 0; out && !c->failed && i < n; i++) {
+        onnx__value *v = out[first + i];
+        if (v->kind != ONNX__ONE) return onnx__no(c, "a scan output is a sequence");
+        scans[i].type = v->type;
+        scans[i].shape = v->shape;
+    }
+    for (int i = 0; i < n; i++) typed = typed && scans[i].type;
+    if (!out && typed) c->failed = false;
+    counts.nodes = c->s->counts.nodes;
+    counts.early_reads = c->s->counts.early_reads;
+    c->s->counts = counts;
+}
+
+/* The result of no parts: as they would be, with an axis of size 0. */
+static void ox_scan_empty(onnx__call *c, int i, const ox_scans *scan, int axis) {
+    gn_shape s = scan->shape;
+    if (s.rank == GN_MAX_RANK || onnx_type_dtype(scan->type) == GN_DTYPE_NONE)
+        return onnx__no(c, "scan output %d of no iterations is of %s, rank %d", i, onnx_type_name(scan->type), s.rank);
+    int at = ox_axis(c, axis, ++s.rank);
+    memmove(s.dims + at + 1, s.dims + at, (size_t)(s.rank - 1 - at) * sizeof *s.dims);
+    s.dims[at] = 0;
+    if (!c->failed) ox_out_as(c, i, gn_full(c->g, onnx_type_dtype(scan->type), s, 0), scan->type);
+}
+
 static void ox_scan_end(onnx__call *c, int i, ox_scans *scan, int axis, bool backwards) {
     if (!ox_wants(c, i)) return;
-    if (!scan->n) {
-        ox_out(c, i, gn_full(c->g, GN_F32, GN_SHAPE(0), 0)); /* its type is not known without an iteration */
-        return;
-    }
+    if (!scan->n) return ox_scan_empty(c, i, scan, axis);
     for (int64_t a = 0, b = scan->n - 1; backwards && a < b; a++, b--) {
         gn_tensor t = scan->parts[a];
         scan->parts[a] = scan->parts[b];
@@ -93,6 +141,9 @@ static void ox_loop(onnx__call *c) {
     onnx__value **in = onnx__alloc(c->s, (size_t)(carried + 2) * sizeof *in);
     ox_scans *scans = onnx__alloc(c->s, (size_t)(c->n_out - carried + 1) * sizeof *scans);
     for (int i = 0; i < carried; i++) in[i + 2] = c->in[i + 2];
+    in[0] = ox_host_value(c, ONNX_INT64, 0);
+    in[1] = ox_host_value(c, ONNX_BOOL, 1);
+    if (trips < 1 || !go) ox_scan_none(c, graph, in, carried + 2, 1 + carried, scans, c->n_out - carried);
     for (int64_t k = 0; k < trips && go; k++) {
         in[0] = ox_host_value(c, ONNX_INT64, k);
         in[1] = ox_host_value(c, ONNX_BOOL, 1);
@@ -108,6 +159,18 @@ static void ox_loop(onnx__call *c) {
     for (int i = 0; i < carried && !c->failed; i++)
         if (ox_wants(c, i)) c->out[i] = in[i + 2];
     for (int i = carried; i < c->n_out && !c->failed; i++) ox_scan_end(c, i, &scans[i - carried], 0, false);
+}
+
+/* One slice of scan input i, number `at` along the axis; of an input of size 0 zeros stand for it. */
+static onnx__value *ox_scan_slice(onnx__call *c, int i, int axis, int64_t at) {
+    gn_tensor t = ox_in(c, i);
+    gn_shape s = onnx__shape(t);
+    if (s.dims[axis]) t = gn_squeeze(gn_slice(t, axis, at, at + 1, 1), GN_AXES(axis));
+    else {
+        memmove(s.dims + axis, s.dims + axis + 1, (size_t)(--s.rank - axis) * sizeof *s.dims);
+        t = gn_full(c->g, onnx_type_dtype(ox_type(c, i)), s, 0);
+    }
+    return onnx__tensor_value(c->s, t, c->g == c->s->fold, ox_type(c, i));
 }
 
 /* Scan over inputs that are cut along an axis. */
@@ -134,13 +197,14 @@ static void ox_scan_once(onnx__call *c) {
         if (trips >= 0 && size != trips) onnx__no(c, "scan inputs of %" PRId64 " and %" PRId64, trips, size);
         trips = size;
     }
-    for (int64_t k = 0; k < trips && !c->failed; k++) {
+    for (int64_t k = 0; k < (trips ? trips : 1) && !c->failed; k++) {
         for (int i = states; i < c->n_in; i++) {
-            gn_tensor t = ox_in(c, i);
-            int axis = ox_axis(c, axes && i - states < n_axes ? axes[i - states] : 0, ox_rank(t));
-            int64_t at = way && i - states < n_way && way[i - states] ? trips - 1 - k : k;
-            t = gn_squeeze(gn_slice(t, axis, at, at + 1, 1), GN_AXES(axis));
-            in[i] = onnx__tensor_value(c->s, t, c->g == c->s->fold, ox_type(c, i));
+            int axis = ox_axis(c, axes && i - states < n_axes ? axes[i - states] : 0, ox_in_shape(c, i).rank);
+            in[i] = ox_scan_slice(c, i, axis, way && i - states < n_way && way[i - states] ? trips - 1 - k : k);
+        }
+        if (!trips) {
+            ox_scan_none(c, graph, in, c->n_in, states, scans, c->n_out - states);
+            break;
         }
         onnx__value **out = onnx__subgraph(c, graph, in, c->n_in, &n);
         if (out && n != c->n_out) onnx__no(c, "the body has %d results, %d are needed", n, c->n_out);

@@ -496,7 +496,11 @@ static void ox_batch_norm(onnx__call *c) {
         onnx__no(c, "an input of rank %d", rank);
         return;
     }
-    if (!ox_int(c, "training_mode", 0)) {
+    if (c->version < 9 && !ox_int(c, "spatial", 1)) onnx__no(c, "spatial 0, a number for each element, is not built");
+    for (int i = 1; c->version < 14 && i < c->n_out; i++)
+        if (ox_wants(c, i)) onnx__no(c, "output %d is one of training, which is not built before version 14", i);
+    if (c->failed) return;
+    if (c->version < 14 || !ox_int(c, "training_mode", 0)) {
         if (ox_join_norm(c, eps)) return;
         bool one = ox_dtype(c, 1) == d && ox_dtype(c, 2) == d && ox_dtype(c, 3) == d && ox_dtype(c, 4) == d;
         if (one) {

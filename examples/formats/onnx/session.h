@@ -13,7 +13,7 @@ typedef struct onnx_counts {
     int64_t on_host;     /* nodes whose result the builder computed itself, because its size depends on values */
     int64_t joined;      /* nodes that became a part of the convolution before them */
     int64_t parameters;  /* elements of the initialisers */
-    double flops;        /* of the nodes that were built in the context */
+    double flops;        /* of convolutions, MatMul and Gemm that were built in the context */
 } onnx_counts;
 
 /* An input or output as the model declares it: dims below 0 are not known before the inputs are. */

@@ -73,7 +73,7 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("ArgMin", 1, 0, ox_arg),
     ONNX__OP("Attention", 23, 0, ox_attention),
     ONNX__OP("AveragePool", 1, 0, ox_average_pool),
-    ONNX__OP("BatchNormalization", 9, 0, ox_batch_norm),
+    ONNX__OP("BatchNormalization", 7, 0, ox_batch_norm),
     ONNX__OP("CausalConvWithState", 27, 0, ox_causal_conv),
     ONNX__OP("Col2Im", 18, 0, ox_col2im),
     ONNX__OP("Conv", 1, 0, ox_conv),

@@ -184,6 +184,15 @@ static bool onnx__external_data(const onnx__walk *w, onnx_span message, onnx_ten
     return true;
 }
 
+/* Elements of a tensor in another field than that of raw data. */
+static bool onnx__has_typed_data(onnx_span message) {
+    onnx_field f;
+    while (onnx_next(&message, &f))
+        if ((f.number >= 4 && f.number <= 7) || f.number == 10 || f.number == 11)
+            if (f.wire != 2 || f.number == 6 || onnx__size(f.bytes)) return true;
+    return false;
+}
+
 static bool onnx__describe_tensor(const onnx__walk *w, onnx_span message, onnx_tensor *t) {
     onnx_field raw = onnx__get(message, 9);
     uint64_t type = onnx__get(message, 2).value, place = onnx__get(message, 14).value;
@@ -199,6 +208,7 @@ static bool onnx__describe_tensor(const onnx__walk *w, onnx_span message, onnx_t
     } else if (raw.at) {
         if (onnx__size(raw.bytes) != onnx__packed_bytes(t))
             return onnx__refuse(w, raw.at, "raw data has another length than type and dimensions say");
+        if (onnx__has_typed_data(message)) return onnx__refuse(w, raw.at, "a tensor has raw data and other data, too");
         t->packed = raw.bytes;
     } else return onnx__typed_data(w, message, t);
     if (onnx__is_plain(t->type)) t->data = t->packed.at;
