@@ -372,7 +372,7 @@ typedef struct onnx__audit {
     FILE *to;
     onnx_span opsets;
     uint32_t opset_field;
-    onnx__odd *odd; /* of the graph and those around it */
+    onnx__odd odd[1024]; /* of the graph and those around it; what further ones are is found when they are built */
     size_t n_odd;
     int refused;
 } onnx__audit;
@@ -456,10 +456,7 @@ static void onnx__audit_nodes(onnx__audit *a, onnx_span message, uint32_t field)
 static void onnx__audit_name(onnx__audit *a, onnx_span name, onnx_type type, const char *what) {
     char text[ONNX_ERROR];
     if (!type || onnx__is_plain(type)) return;
-    onnx__odd *more = realloc(a->odd, (a->n_odd + 1) * sizeof *more);
-    if (!more) return onnx__audit_line(a, "out of memory");
-    a->odd = more;
-    a->odd[a->n_odd++] = (onnx__odd){ name, type };
+    if (a->n_odd < sizeof a->odd / sizeof *a->odd) a->odd[a->n_odd++] = (onnx__odd){ name, type };
     onnx__fail(text, "%s '%.*s': %s is not held", what ? what : "", ONNX__SHOW(name), onnx_type_name(type));
     if (what && onnx_type_dtype(type) == GN_DTYPE_NONE) onnx__audit_line(a, text);
 }
@@ -504,7 +501,6 @@ static bool onnx__audit_model(onnx_session *s, FILE *to) {
         a.opset_field = 9;
         if (onnx__audit_versions(&a)) onnx__audit_nodes(&a, f.bytes, 7);
     }
-    free(a.odd);
     return a.refused == 0;
 }
 
