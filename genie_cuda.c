@@ -9308,12 +9308,12 @@ static const char conv_text[] =
     "    return i < 0 || j < 0 || k < 0 ? (typename P::C)0 : get(x[n * P::XN + channel * P::XC + i * P::X0 + j * P::X1 "
     "+ k * P::X2]);\n"
     "  }\n"
-    "  M void store(typename P::T *o, const typename P::T *bias, const typename P::T *residual, i64 m, typename P::C "
+    "  M void store(typename P::T *o, const typename P::R bias, const typename P::T *residual, i64 m, typename P::C "
     "y) "
     "const {\n"
     "    if (P::BIAS) y += get(bias[m * P::BS]);\n"
     "    if (P::RES) y += get(residual[n * P::RN + m * P::RM + a * P::R0 + b * P::R1 + c * P::R2]);\n"
-    "    if (P::ENDS) y = P::end(y);\n"
+    "    if (P::ENDS) y = P::end(y, m, bias);\n"
     "    put(o[(((n * (P::MG * P::GROUPS) + m) * P::O0 + a) * P::O1 + b) * P::O2 + c], y);\n"
     "  }\n"
     "};\n"
@@ -9325,7 +9325,7 @@ static const char conv_text[] =
     "  return get(conv_filter<P>(w, group, m, c, tap));\n"
     "}\n"
     "// A product of 64 filters with 64 places by a block of 256 threads; windows are gathered where they lie.\n"
-    "template <class P> M void conv_tile(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
+    "template <class P> M void conv_tile(const typename P::T *x, const typename P::T *w, const typename P::R bias, "
     "const typename P::T *residual, typename P::T *o) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C xs[16][64], ws[16][65];\n"
@@ -9359,7 +9359,7 @@ static const char conv_text[] =
     "  }\n"
     "}\n"
     "// A thread a result, where a group has few filters.\n"
-    "template <class P> M void conv_each(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
+    "template <class P> M void conv_each(const typename P::T *x, const typename P::T *w, const typename P::R bias, "
     "const typename P::T *residual, typename P::T *o) {\n"
     "  const i64 TAPS = P::K0 * P::K1 * P::K2, OUT = P::O0 * P::O1 * P::O2, ALL = P::IMAGES * P::GROUPS * P::MG * "
     "OUT;\n"
@@ -9391,7 +9391,59 @@ static bool conv_clamps(const emit *e, uint32_t node) {
 
 static bool conv_ends(const emit *e, uint32_t node) { return conv_clamps(e, node) || conv_loop(e, node); }
 
-/* What becomes of a sum last: it is kept between bounds, then rounded for the loop. */
+/* An operand of the loop that is not the convolution's result: a number for each channel, or one for all. */
+static bool conv_is_more(const emit *e, uint32_t node, uint32_t load) {
+    const gn_load *d = &e->layout->loads[load];
+    return !d->constant && d->base != node;
+}
+
+static bool conv_has_more(const emit *e, uint32_t node) {
+    const gn_kernel_step *s = conv_loop(e, node);
+    for (uint32_t i = 0; s && i < s->n_loads; i++)
+        if (conv_is_more(e, node, s->load + i)) return true;
+    return false;
+}
+
+/* Whether all places have the same number, or each channel has one, which lie `stride` apart (0: there is one). A
+   view's axes may have been joined. */
+static bool is_by_channel(const gn_view *v, const gn_view *out, int64_t *stride) {
+    int64_t inner = 1, places = 1;
+    for (int i = 2; i < out->rank; i++) places *= out->dims[i];
+    *stride = 0;
+    for (int i = v->rank; i-- > 0; inner *= v->dims[i]) {
+        if (v->strides[i] == 0 || v->dims[i] == 1) continue;
+        if (*stride || inner != places || v->dims[i] != out->dims[1]) return false;
+        *stride = v->strides[i];
+    }
+    return true;
+}
+
+/* The type R of P: the bias and what else the loop reads. */
+static void put_conv_operands(emit *e, uint32_t node) {
+    const gn_kernel_step *s = conv_loop(e, node);
+    text *t = &e->types;
+    put(t, "  struct R { const T *bias;");
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *d = &e->layout->loads[s->load + i];
+        char name[32];
+        if (!conv_is_more(e, node, s->load + i)) continue;
+        snprintf(name, sizeof name, "a%u", i);
+        put(t, " const %s *%s;", types[d->dtype].name, name);
+        emit_pointer(e, types[d->dtype].name, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+    }
+    put(t, " M const T &operator[](i64 i) const { return bias[i]; } };\n");
+}
+
+/* `more` of type R, in the body. */
+static void put_conv_more(emit *e, uint32_t node, bool bias) {
+    const gn_kernel_step *s = conv_loop(e, node);
+    put(&e->body, "  const @_p::R more = { %s", bias ? "bias" : "0");
+    for (uint32_t i = 0; s && i < s->n_loads; i++)
+        if (conv_is_more(e, node, s->load + i)) put(&e->body, ", a%u", i);
+    put(&e->body, " };\n");
+}
+
+/* What becomes of a sum of filter m last: it is kept between bounds, then rounded for the loop. */
 static void put_conv_end(emit *e, uint32_t node) {
     const int64_t *a = attrs_of(e, node);
     const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
@@ -9401,7 +9453,8 @@ static void put_conv_end(emit *e, uint32_t node) {
         e->failed = true;
         return;
     }
-    put(t, "  static M C end(C sum) {\n");
+    put_conv_operands(e, node);
+    put(t, "  static M C end(C sum, i64 m, const R &more) {\n");
     if (conv_clamps(e, node))
         put(t,
             "    const C least = (C)gn_f64(0x%llxull), most = (C)gn_f64(0x%llxull);\n    sum = sum < least ? least : "
@@ -9413,10 +9466,15 @@ static void put_conv_end(emit *e, uint32_t node) {
     if (l->step && drops_bits(d)) put(t, "    sum = cast_to<T>::of(sum);\n");
     for (uint32_t i = 0; l->step && i < l->step->n_loads; i++) {
         const gn_load *operand = load_of(e, l, i);
-        snprintf(l->names[operand->reg], sizeof l->names[0], operand->constant ? "x%u" : "sum", i);
+        const char *compute = types[operand->dtype].compute;
+        int64_t stride;
         if (operand->constant)
-            put(t, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[operand->dtype].compute, i,
-                types[operand->dtype].name, (unsigned long long)f64_word(operand->value));
+            put(t, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, types[operand->dtype].name,
+                (unsigned long long)f64_word(operand->value));
+        else if (operand->base != node && is_by_channel(&operand->view, view_of(e, node), &stride))
+            put(t, "    const %s x%u = get(more.a%u[m * %lldll]);\n", compute, i, i, (long long)stride);
+        snprintf(l->names[operand->reg], sizeof l->names[0], operand->constant || operand->base != node ? "x%u" : "sum",
+                 i);
     }
     e->body = (text){ 0 }; /* instructions are written into the body */
     for (uint32_t i = 0; l->step && i < l->step->n_instrs; i++) loop_instr(e, l, i);
@@ -9664,13 +9722,15 @@ static const char conv_rows_text[] =
     "    }\n"
     "  }\n"
     "}\n"
-    "template <class P> M void conv_finish(typename P::T &y, float s, typename P::T r) {\n"
+    "template <class P> M void conv_finish(typename P::T &y, float s, typename P::T r, int f, const typename P::R "
+    "bias) {\n"
     "  if (P::RES) s += get(r);\n"
-    "  if (P::ENDS) s = P::end(s);\n"
+    "  if (P::ENDS) s = P::end(s, f, bias);\n"
     "  put(y, s);\n"
     "}\n"
     "// A unit's sums, to which the bias has been added, with what follows them; r: their residual.\n"
-    "template <class P, bool QUADS> M void conv_put(const typename P::T *r, typename P::T *o, int group, int m, int p, "
+    "template <class P, bool QUADS> M void conv_put(const typename P::T *r, typename P::T *o, const typename P::R "
+    "bias, int group, int m, int p, "
     "const float *v) {\n"
     "  enum { V = P::DOWN ? 8 : P::V };\n"
     "  UNROLL for (int i = 0; i < 8; i += V, QUADS ? m += 4 : p += V) {\n"
@@ -9678,14 +9738,14 @@ static const char conv_rows_text[] =
     "    const int at = conv_spot<P>(p, &n), f = group * P::m + m;\n"
     "    if (m >= P::m || at < 0) continue;\n"
     "    typename P::T y[V];\n"
-    "    UNROLL for (int j = 0; j < V; j++) conv_finish<P>(y[j], v[i + j], r[i + j]);\n"
+    "    UNROLL for (int j = 0; j < V; j++) conv_finish<P>(y[j], v[i + j], r[i + j], f + (P::DOWN ? j : 0), bias);\n"
     "    if (P::KEEP) vput<V>(o + ((i64)n * P::OUT + at) * P::FILTERS + f, y);\n"
     "    else if (!P::DOWN) vput<V>(o + ((i64)n * P::FILTERS + f) * P::OUT + at, y);\n"
     "    else UNROLL for (int j = 0; j < V; j++) if (m + j < P::m) o[((i64)n * P::FILTERS + f + j) * P::OUT + at] = "
     "y[j];\n"
     "  }\n"
     "}\n"
-    "template <class P> M float conv_bias(const typename P::T *bias, int group, int m) { return P::BIAS && m < P::m ? "
+    "template <class P> M float conv_bias(const typename P::R bias, int group, int m) { return P::BIAS && m < P::m ? "
     "get(bias[(group * P::m + m) * P::BS]) : 0.f; }\n"
     "// Of a warp's 16 rows from m on, 32 columns from `col` on: their residual, and what is stored.\n"
     "template <class P> M void conv_before(typename P::T *r, const typename P::T *residual, int group, int m, int col) "
@@ -9694,14 +9754,16 @@ static const char conv_rows_text[] =
     "conv_unit_row<P>(u), col + "
     "conv_unit_column<P>(u));\n"
     "}\n"
-    "template <class P> M void conv_store(const typename P::T *r, typename P::T *o, int group, int m, int col, float "
+    "template <class P> M void conv_store(const typename P::T *r, typename P::T *o, const typename P::R bias, int "
+    "group, int m, int col, float "
     "*v) {\n"
     "  if (P::DOWN) { conv_swap<8, 4>(v); conv_swap<1, 8>(v); conv_swap<2, 16>(v); }\n"
     "  else { conv_swap<2, 1>(v); conv_swap<4, conv_quads<P>() ? 16 : 2>(v); }\n"
     "  UNROLL for (int u = 0; u < 2; u++) {\n"
     "    float w[8];\n"
     "    UNROLL for (int j = 0; j < 8; j++) w[j] = v[conv_unit_element<P>(u, j)];\n"
-    "    conv_put<P, conv_quads<P>()>(r + u * 8, o, group, m + conv_unit_row<P>(u), col + conv_unit_column<P>(u), w);\n"
+    "    conv_put<P, conv_quads<P>()>(r + u * 8, o, bias, group, m + conv_unit_row<P>(u), col + "
+    "conv_unit_column<P>(u), w);\n"
     "  }\n"
     "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
@@ -9710,7 +9772,7 @@ static const char conv_rows_text[] =
     "axis I, O, K, S, DL, B, strides YN Y0 Y1 Y2 of the rows, CG (from group to group), CP (of a tap; TR: whole "
     "steps), DEEP (all k), ROWS, COLS; PARTS of the steps, whose sums go to `parts` when there are several\n"
     "template <class P> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename "
-    "P::T *bias, const typename P::T *residual, typename P::T *o, float *parts) {\n"
+    "P::R bias, const typename P::T *residual, typename P::T *o, float *parts) {\n"
     "  typedef tensor_side<typename P::T, P::BM, P::STEP, 8, true> side_a;\n"
     "  typedef tensor_side<typename P::T, P::BW, P::STEP, 8, true> side_b;\n"
     "  enum { EACH = P::STEP / 8, N = P::BW * EACH / 256, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 8, CELLS = MI "
@@ -9776,14 +9838,14 @@ static const char conv_rows_text[] =
     "      UNROLL for (int b = 0; b < 16; b++) v[b] = acc[(i * NJ + j + b % 8 / 2) * 4 + b / 8 * 2 + b % 2] + more[b / "
     "8];\n"
     "      conv_before<P>(r, residual, (int)z, m, col + wn + j * 8);\n"
-    "      conv_store<P>(r, o, (int)z, m, col + wn + j * 8, v);\n"
+    "      conv_store<P>(r, o, bias, (int)z, m, col + wn + j * 8, v);\n"
     "    }\n"
     "  }\n"
     "}\n"
     "#endif\n"
     "// The sums of PARTS parts of a tile, added up: a block has 16 rows by 32 columns that one warp of the others "
     "had, each of its warps every eighth part. P as for conv_tensor; FED: the parts are conv_fed's\n"
-    "template <class P> M void conv_add(const float *parts, const typename P::T *bias, const typename P::T *residual, "
+    "template <class P> M void conv_add(const float *parts, const typename P::R bias, const typename P::T *residual, "
     "typename P::T *o) {\n"
     "  enum { CELLS = P::BM * P::BW / 256, UNITS = CELLS / 16, ACROSS = P::BW / P::WN / 32 };\n"
     "  __shared__ float sums[8][16][32];\n"
@@ -9808,7 +9870,7 @@ static const char conv_rows_text[] =
     "  UNROLL for (int h = 0; h < 2; h++) more[h] = conv_bias<P>(bias, (int)z, row + (l >> 2) + h * 8);\n"
     "  UNROLL for (int b = 0; b < 16; b++) v[b] = s[b % 8 / 2 * 4 + b / 8 * 2 + b % 2] + more[b / 8];\n"
     "  conv_before<P>(r, residual, (int)z, row, col);\n"
-    "  conv_store<P>(r, o, (int)z, row, col, v);\n"
+    "  conv_store<P>(r, o, bias, (int)z, row, col, v);\n"
     "}\n";
 
 /* For sm_90a only. */
@@ -9901,7 +9963,8 @@ static const char warpgroup_conv_text[] =
     "  conv_release<P>(empty, it++);\n"
     "}\n"
     "// KC blocks of a cluster share the steps of a tile: each adds some rows of their sums, which lie from base on.\n"
-    "template <class P> M void conv_join(const typename P::T *residual, typename P::T *o, u32 base, u32 rank) {\n"
+    "template <class P> M void conv_join(const typename P::T *residual, typename P::T *o, const typename P::R bias, "
+    "u32 base, u32 rank) {\n"
     "  enum { ALONG = P::DOWN ? P::BM : P::BW, LINES = (P::DOWN ? P::BW : P::BM) / P::KC, EACH = ALONG / 8, UNITS = "
     "LINES * EACH / 256 };\n"
     "  typename P::T more[UNITS][8];\n"
@@ -9930,11 +9993,11 @@ static const char warpgroup_conv_text[] =
     "  UNROLL for (int u = 0; u < UNITS; u++) {\n"
     "    const int i = threadIdx.x + u * 256, r = (int)rank * LINES + (ACROSS ? i % LINES : i / EACH), c = (ACROSS ? i "
     "/ LINES : i % EACH) * 8;\n"
-    "    conv_put<P, false>(more[u], o, (int)z, row + (P::DOWN ? c : r), col + (P::DOWN ? r : c), v[u]);\n"
+    "    conv_put<P, false>(more[u], o, bias, (int)z, row + (P::DOWN ? c : r), col + (P::DOWN ? r : c), v[u]);\n"
     "  }\n"
     "  cluster_wait();   // no block leaves while another reads its memory\n"
     "}\n"
-    "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::T *bias, const "
+    "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::R bias, const "
     "typename P::T *residual, typename P::T *o, float *parts) {\n"
     "  enum { CELLS = P::WIDE / 2 };\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
@@ -9983,14 +10046,14 @@ static const char warpgroup_conv_text[] =
     "          UNROLL for (int b = 0; b < 16; b++) v[b] = d[i * 16 + b % 8 / 2 * 4 + b / 8 * 2 + b % 2] + more[b / "
     "8];\n"
     "          if (P::BLOCKS > 1) conv_before<P>(r[i], residual, (int)z, m, col + right + j + i * 32);\n"
-    "          conv_store<P>(r[i], o, (int)z, m, col + right + j + i * 32, v);\n"
+    "          conv_store<P>(r[i], o, bias, (int)z, m, col + right + j + i * 32, v);\n"
     "          if (P::BLOCKS == 1 && j + 64 < P::WIDE) conv_before<P>(r[i], residual, (int)z, m, col + right + j + 64 "
     "+ i * 32);\n"
     "        }\n"
     "        UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
     "      }\n"
     "    }\n"
-    "    if (P::KC > 1) { conv_join<P>(residual, o, base, rank); }\n"
+    "    if (P::KC > 1) { conv_join<P>(residual, o, bias, base, rank); }\n"
     "  }\n"
     "}\n";
 
@@ -11031,8 +11094,8 @@ static void emit_conv_add(emit *e, const conv_rows *c, int64_t tiles, int64_t at
     emit_early(e);
     emit_conv_parts(e, at);
     emit_conv_rest(e, c, types[view_of(e, c->node)->dtype].name);
-    put(&e->body, "  conv_add<@_p>(parts, %s, %s, o);\n", c->bias != GN_NO_NODE ? "bias" : "0",
-        c->residual != GN_NO_NODE ? "residual" : "0");
+    put_conv_more(e, c->node, c->bias != GN_NO_NODE);
+    put(&e->body, "  conv_add<@_p>(parts, more, %s, o);\n", c->residual != GN_NO_NODE ? "residual" : "0");
     emit_launch(e, conv_keeps(e, c) ? "conv_add_rows" : "conv_add", (uint64_t)(tiles * (c->height * c->width / CELLS)),
                 1, WARPS * 32);
 }
@@ -11054,9 +11117,10 @@ static void emit_conv_tensor(emit *e, const conv_rows *c, int64_t tiles, int64_t
         emit_conv_parts(e, parts_at);
         emit_await(e);
     }
+    put_conv_more(e, c->node, bias && c->parts == 1);
     put(&e->body,
-        c->parts > 1 ? "  conv_tensor<@_p>(x, w, 0, 0, 0, parts);\n" : "  conv_tensor<@_p>(x, w, %s, %s, o, 0);\n",
-        bias ? "bias" : "0", residual ? "residual" : "0");
+        c->parts > 1 ? "  conv_tensor<@_p>(x, w, more, 0, 0, parts);\n" : "  conv_tensor<@_p>(x, w, more, %s, o, 0);\n",
+        residual ? "residual" : "0");
     snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c->height, c->width,
              c->parts > 1       ? "_parts"
              : conv_keeps(e, c) ? "_rows"
@@ -11081,10 +11145,11 @@ static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t pa
         emit_conv_parts(e, parts_at);
         emit_await(e);
     }
+    put_conv_more(e, c->node, c->bias != GN_NO_NODE && c->parts == 1);
     put(&e->body,
-        c->parts > 1 ? "  conv_fed<@_p>(&filters, &rows, 0, 0, 0, parts);\n"
-                     : "  conv_fed<@_p>(&filters, &rows, %s, %s, o, 0);\n",
-        c->bias != GN_NO_NODE ? "bias" : "0", c->residual != GN_NO_NODE ? "residual" : "0");
+        c->parts > 1 ? "  conv_fed<@_p>(&filters, &rows, more, 0, 0, parts);\n"
+                     : "  conv_fed<@_p>(&filters, &rows, more, %s, o, 0);\n",
+        c->residual != GN_NO_NODE ? "residual" : "0");
     e->bounds = bounds[c->blocks > 1 ? 3 : c->cluster >> 1];
     snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d_b%d%s", gn_dtype_name(d), c->height, c->width, c->cluster,
              c->blocks,
@@ -11126,8 +11191,8 @@ static bool conv_product_of(const emit *e, const conv_rows *c, matmul *x) {
     const gn_view *in = view_of(e, c->x), *w = view_of(e, c->w);
     int64_t row = 0, along = 0;
     if (!c->fed || c->planar || c->cross || c->flat || c->pixel || c->apart || c->turned || c->taps != 1 ||
-        c->groups != 1 || c->phases != 1 || !c->x_lies || c->residual != GN_NO_NODE || c->filters % 8 ||
-        !conv_keeps(e, c) || w->strides[1] != 1 || w->strides[0] < c->channels || w->strides[0] % 8 ||
+        c->groups != 1 || c->phases != 1 || !c->x_lies || conv_has_more(e, c->node) || c->residual != GN_NO_NODE ||
+        c->filters % 8 || !conv_keeps(e, c) || w->strides[1] != 1 || w->strides[0] < c->channels || w->strides[0] % 8 ||
         base_offset(e, c->w) % 16)
         return false;
     for (int i = 2; i >= 0; i--) {
@@ -11232,7 +11297,7 @@ static const char conv_depth_text[] =
     "thread, "
     "which reads ALIGN elements of a row at once and stores OUT. P as for conv_tile, over two axes\n"
     "template <class P, int PLANES, int BAND, int R, int W, int VEC, int ALIGN, int OUT> M void conv_depth(const "
-    "typename P::T *x, const typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T "
+    "typename P::T *x, const typename P::T *w, const typename P::R bias, const typename P::T *residual, typename P::T "
     "*o) {\n"
     "  typedef typename P::C C;\n"
     "  typedef typename P::T T;\n"
@@ -11287,7 +11352,7 @@ static const char conv_depth_text[] =
     "        C s = sum[j][h];\n"
     "        if (P::BIAS) s += more;\n"
     "        if (P::RES && b + h < O2) s += get(residual[n * P::RN + m * P::RM + (a + j) * P::R1 + (b + h) * P::R2]);\n"
-    "        if (P::ENDS) s = P::end(s);\n"
+    "        if (P::ENDS) s = P::end(s, m, bias);\n"
     "        put(y[h], s);\n"
     "      }\n"
     "      UNROLL for (int h = 0; h < W; h += OUT) if (O2 % W == 0 || b + h < O2) vstore<OUT>(to + h, y + h);\n"
@@ -11298,7 +11363,7 @@ static const char conv_depth_text[] =
     "it, "
     "or is them.\n"
     "template <class P, int R> M void conv_depth_lines(const typename P::T *x, const typename P::T *w, const typename "
-    "P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "P::R bias, const typename P::T *residual, typename P::T *o) {\n"
     "  typedef typename P::T T;\n"
     "  enum { I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S1 = P::S1, S2 = P::S2, DL1 = "
     "P::DL1, DL2 = P::DL2, B1 = P::B1, B2 = P::B2, FILTERS = P::GROUPS * P::MG, W = 16 / sizeof(T), REACH = (K1 - 1) * "
@@ -11333,7 +11398,7 @@ static const char conv_depth_text[] =
     "        float s = sum[j][h];\n"
     "        if (P::BIAS) s += more;\n"
     "        if (P::RES) s += get(residual[n * P::RN + m * P::RM + (a + j) * P::R1 + (b + h) * P::R2]);\n"
-    "        if (P::ENDS) s = P::end(s);\n"
+    "        if (P::ENDS) s = P::end(s, m, bias);\n"
     "        put(y[h], s);\n"
     "      }\n"
     "      vput<W>(o + (((i64)q * O1 + a + j) * O2 + b), y);\n"
@@ -11379,14 +11444,14 @@ static const char conv_depth_rows_text[] =
     "  return KEEP ? o + (((i64)n * O1 + a) * O2 + b) * C + m : o + ((i64)n * C + m) * (O1 * O2) + a * O2 + b;\n"
     "}\n"
     "// E channels of a place; at: where the first of them lies\n"
-    "template <class P, int E, bool KEEP> M void depth_put(const float *sum, const typename P::T *bias, const typename "
+    "template <class P, int E, bool KEEP> M void depth_put(const float *sum, const typename P::R bias, const typename "
     "P::T *residual, typename P::T *at, int n, int m, int a, int b) {\n"
     "  typename P::T to[E];\n"
     "  UNROLL for (int j = 0; j < E; j++) {\n"
     "    float q = sum[j];\n"
     "    if (P::BIAS) q += get(bias[(m + j) * P::BS]);\n"
     "    if (P::RES) q += get(residual[n * P::RN + (m + j) * P::RM + a * P::R1 + b * P::R2]);\n"
-    "    if (P::ENDS) q = P::end(q);\n"
+    "    if (P::ENDS) q = P::end(q, m + j, bias);\n"
     "    put(to[j], q);\n"
     "    if (!KEEP) at[j * ((int)P::O1 * (int)P::O2)] = to[j];\n"
     "  }\n"
@@ -11403,7 +11468,7 @@ static const char conv_depth_rows_text[] =
     "  }\n"
     "}\n"
     "template <class P, int E, int R, int OB, bool TOGETHER, bool KEEP> M void conv_depth_rows(const typename P::T *x, "
-    "const typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "const typename P::T *w, const typename P::R bias, const typename P::T *residual, typename P::T *o) {\n"
     "  typedef typename P::T T;\n"
     "  enum { I1 = P::I1, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, DL1 = P::DL1, C = P::GROUPS, ACROSS = (C / E "
     "+ OB - 1) / OB, STRIPS = (O2 + R - 1) / R, ALL = P::IMAGES * O1 * STRIPS, EACH = 256 / OB, PITCH = OB * E + 4 };\n"
@@ -11442,7 +11507,7 @@ static const char conv_depth_down_text[] =
     "times R places wide. Lines of x come to shared memory, DEEP of them on their way or in use, and each is added to "
     "all lines of the result that it meets, of which NR are begun.\n"
     "template <class P, int R, int OB, int STRIPS, int SEGMENT, int DEEP, bool KEEP> M void conv_depth_down(const "
-    "typename P::T *x, const typename P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T "
+    "typename P::T *x, const typename P::T *w, const typename P::R bias, const typename P::T *residual, typename P::T "
     "*o) {\n"
     "  typedef depth_line<P, 4, R> line_of;\n"
     "  typedef typename P::T T;\n"
@@ -11549,9 +11614,9 @@ static bool emit_conv_depth_down(emit *e, uint32_t node, const gn_view *bias, co
     emit_early(e);
     emit_conv_operands(e, node, bias, residual);
     emit_await_and_let_start(e);
-    put(&e->body, "  conv_depth_down<@_p, %lld, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)places,
-        (long long)wide, (long long)strips, (long long)segment, DEEP, lies_as_rows(out), bias ? "bias" : "0",
-        residual ? "residual" : "0");
+    put_conv_more(e, node, bias != NULL);
+    put(&e->body, "  conv_depth_down<@_p, %lld, %lld, %lld, %lld, %d, %d>(x, w, more, %s, o);\n", (long long)places,
+        (long long)wide, (long long)strips, (long long)segment, DEEP, lies_as_rows(out), residual ? "residual" : "0");
     char name[64];
     snprintf(name, sizeof name, "conv_depth_down_%s", gn_dtype_name(out->dtype));
     e->bounds = "__launch_bounds__(256, 2)";
@@ -11578,9 +11643,9 @@ static bool emit_conv_depth_rows(emit *e, uint32_t node, const gn_view *bias, co
     emit_early(e);
     emit_conv_operands(e, node, bias, residual);
     emit_await_and_let_start(e);
-    put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %lld, %d, %d>(x, w, %s, %s, o);\n", (long long)each,
-        (long long)places, (long long)wide, together, lies_as_rows(out), bias ? "bias" : "0",
-        residual ? "residual" : "0");
+    put_conv_more(e, node, bias != NULL);
+    put(&e->body, "  conv_depth_rows<@_p, %lld, %lld, %lld, %d, %d>(x, w, more, %s, o);\n", (long long)each,
+        (long long)places, (long long)wide, together, lies_as_rows(out), residual ? "residual" : "0");
     char name[64];
     snprintf(name, sizeof name, "conv_depth_rows_%s", gn_dtype_name(x->dtype));
     e->bounds = "__launch_bounds__(256, 2)";
@@ -11663,11 +11728,12 @@ static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const g
     emit_early(e);
     emit_conv_operands(e, node, bias, residual);
     emit_await_and_let_start(e);
+    put_conv_more(e, node, bias != NULL);
     if (lines) put(&e->body, "  conv_depth_lines<@_p, %lld>", (long long)few);
     else
         put(&e->body, "  conv_depth<@_p, %lld, %lld, %lld, %lld, %lld, %lld, %lld>", (long long)planes, (long long)band,
             (long long)r, (long long)part.columns, (long long)vector, (long long)part.align, (long long)part.out);
-    put(&e->body, "(x, w, %s, %s, o);\n", bias ? "bias" : "0", residual ? "residual" : "0");
+    put(&e->body, "(x, w, more, %s, o);\n", residual ? "residual" : "0");
     char name[64];
     snprintf(name, sizeof name, "conv_depth_%s", gn_dtype_name(x->dtype));
     emit_launch(e, name,
@@ -11703,8 +11769,8 @@ static void emit_conv(emit *e, uint32_t node) {
     if (bias) emit_node(e, input(e, node, (uint32_t)at_bias), type, true, "bias");
     if (residual) emit_node(e, input(e, node, (uint32_t)at_residual), type, true, "residual");
     emit_node(e, conv_result(e, node), type, false, "o");
-    put(&e->body, "  conv_%s<@_p>(x, w, %s, %s, o);\n", few ? "each" : "tile", bias ? "bias" : "0",
-        residual ? "residual" : "0");
+    put_conv_more(e, node, bias != NULL);
+    put(&e->body, "  conv_%s<@_p>(x, w, more, %s, o);\n", few ? "each" : "tile", residual ? "residual" : "0");
     snprintf(name, sizeof name, "conv_%s_%s", few ? "each" : "tile", gn_dtype_name(x->dtype));
     emit_launch(e, name, (uint64_t)(few && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
@@ -17501,14 +17567,16 @@ static uint32_t row_at(const emit *e, const row_group *g, uint32_t m) {
     return (uint32_t)(g->steps[m].step - e->layout->steps);
 }
 
-/* A loop of a convolution's result and of constants, of its dtype. */
+/* A loop of a convolution's result and of numbers for its channels, of its dtype. */
 static bool conv_takes(const emit *e, uint32_t node, const gn_kernel_step *s) {
     const gn_view *out = view_of(e, node);
+    int64_t stride;
     bool takes =
         view_of(e, s->node)->dtype == out->dtype && gn_view_is_dense(view_of(e, s->node)) && gn_view_count(out);
     for (uint32_t k = 0; k < s->n_loads && takes; k++) {
         const gn_load *d = &e->layout->loads[s->load + k];
-        takes = d->constant || (d->base == node && d->dtype == out->dtype && is_whole(e, &d->view, node));
+        takes = d->constant || (d->base == node ? d->dtype == out->dtype && is_whole(e, &d->view, node)
+                                                : !e->inlined[d->base] && is_by_channel(&d->view, out, &stride));
     }
     return takes;
 }

@@ -2980,7 +2980,7 @@ static void gradients_of_convs_are_exact(void) {
 
 /* ---- activations after convolutions ---- */
 
-enum { END_RELU, END_LINES, END_GATE, END_SILU };
+enum { END_RELU, END_LINES, END_GATE, END_CHANNELS, END_SILU, END_NORM };
 
 /* chain: another convolution of one tap and the same activation follow. last: x and the result are rows of channels. */
 static const struct end_form {
@@ -3048,9 +3048,37 @@ static const struct end_form {
       true,
       true },
     { GN_F32, 2, 16, 9, 9, 24, 3, { .stride = { 2, 2 } }, END_SILU, true, true, false },
+    { GN_BF16, 2, 64, 14, 14, 128, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_CHANNELS, true, false, false },
+    { GN_F16, 2, 64, 14, 14, 72, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_CHANNELS, false, false, true },
+    { GN_BF16, 1, 512, 7, 7, 64, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_CHANNELS, true, false, true },
+    { GN_BF16, 3, 128, 12, 12, 256, 1, { .groups = 1 }, END_CHANNELS, true, false, true },
+    { GN_BF16, 2, 24, 17, 16, 24, 3, { .groups = 24 }, END_CHANNELS, true, false, false },
+    { GN_F16, 2, 24, 17, 15, 48, 3, { .groups = 24 }, END_CHANNELS, true, false, false },
+    { GN_F16, 2, 40, 9, 11, 40, 3, { .groups = 40 }, END_CHANNELS, false, false, true },
+    { GN_F16, 2, 40, 9, 11, 40, 7, { .groups = 40 }, END_CHANNELS, false, false, true },
+    { GN_F16, 2, 3, 20, 24, 32, 5, { .stride = { 2, 2 } }, END_CHANNELS, true, false, false },
+    { GN_BF16, 2, 48, 8, 8, 32, 2, { .stride = { 2, 2 }, .transposed = true }, END_CHANNELS, true, false, false },
+    { GN_F32, 2, 8, 13, 9, 70, 3, { .before = { 1, 0 }, .after = { 1, 2 } }, END_CHANNELS, true, false, false },
+    { GN_F64, 1, 6, 10, 9, 3, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_CHANNELS, true, false, false },
+    { GN_BF16, 2, 64, 14, 14, 64, 3, { .before = { 1, 1 }, .after = { 1, 1 } }, END_NORM, false, true, false },
+    { GN_F32, 2, 16, 9, 9, 24, 3, { .stride = { 2, 2 } }, END_NORM, true, false, false },
 };
 
-static gn_tensor end_with(gn_tensor y, int end) {
+static gn_dtype end_type(gn_tensor y) {
+    gn_info info;
+    return gn_describe(y, &info) == GN_OK ? info.dtype : GN_F32;
+}
+
+/* CHANNELS: a number for each channel, and one for all */
+static gn_tensor end_with(gn_tensor y, int end, int64_t channels, void **data) {
+    gn_tensor a[2];
+    for (int i = 0; i < 2; i++) a[i] = gn_data(y.ctx, end_type(y), GN_SHAPE(channels), data[2 + i]);
+    if (end == END_NORM) return gn_relu(gn_batch_norm(y, a[0], gn_square(gn_add_c(a[1], 2)), a[1], a[0], 1e-3));
+    if (end == END_CHANNELS) {
+        gn_tensor by = gn_reshape(a[0], GN_SHAPE(channels, 1, 1)), more = gn_reshape(a[1], GN_SHAPE(channels, 1, 1));
+        gn_tensor one = gn_data(y.ctx, end_type(y), GN_SCALAR, data[1]);
+        return gn_relu(gn_sub(gn_add(gn_mul(y, by), more), one));
+    }
     if (end == END_RELU) return gn_relu(y);
     if (end == END_LINES) return gn_clamp(gn_mul_c(gn_add_c(y, 3), 0.5), -1, 6);
     return end == END_GATE ? gn_mul(y, gn_clamp(gn_add_c(y, 3), 0, 6)) : gn_silu(y);
@@ -3069,9 +3097,9 @@ static gn_tensor build_ended(gn_ctx *g, const job *j, void **data) {
               bias = f->bias ? gn_data(g, f->d, GN_SHAPE(f->filters), data[2]) : GN_NONE;
     if (f->last) x = gn_permute(x, GN_AXES(0, 3, 1, 2));
     gn_tensor y = gn_conv(x, gn_data(g, f->d, of, data[1]), bias, &f->how);
-    if (!j->b) y = end_with(y, f->end);
+    if (!j->b) y = end_with(y, f->end, f->filters, data);
     if (f->chain) y = gn_conv(y, gn_data(g, f->d, GN_SHAPE(f->filters, f->filters, 1, 1), data[3]), bias, &plain);
-    if (f->chain && !j->b) y = end_with(y, f->end);
+    if (f->chain && !j->b) y = end_with(y, f->end, f->filters, data);
     return f->last ? gn_permute(y, GN_AXES(0, 2, 3, 1)) : y;
 }
 
@@ -3096,8 +3124,8 @@ static void activations_after_convs_are_no_kernels_of_their_own(void) {
         void *data[] = { random_signs(f->d, f->images * f->channels * f->height * f->width),
                          random_signs(f->d, f->filters * f->channels * f->kernel * f->kernel),
                          random_signs(f->d, f->filters), random_signs(f->d, f->filters * f->filters) };
-        compare("activations after convs", build_ended, &j, data, f->chain ? 2e-2 : 0);
-        if (!compiles_only && whole && f->end != END_SILU)
+        compare("activations after convs", build_ended, &j, data, f->chain || f->end == END_NORM ? 2e-2 : 0);
+        if (!compiles_only && whole && f->end <= END_CHANNELS)
             CHECK(kernels_of_ended(&j, data, false) <= kernels_of_ended(&j, data, true));
         for (int k = 0; k < 4; k++) free(data[k]);
     }
