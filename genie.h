@@ -1520,8 +1520,18 @@ GN_API gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_ten
                                  const gn_recurrent_desc *desc);
 #define gn_recurrent(...) gn_recurrent_at(GN_HERE, __VA_ARGS__)
 
-/* ---- indexing: indices are i32 or i64, none negative; one out of range is GN_INDEX_OUT_OF_RANGE at the read
-   ---------*/
+/* ---- indexing: indices are i32 or i64, none negative (gn_from_end makes them so); one out of range is
+   GN_INDEX_OUT_OF_RANGE at the read --------------------------------------------------------------------*/
+/* Indices of which those below 0 count from the end of an axis of `count` elements: i + count where i < 0, the others
+   as they are. i32 or i64, of index's shape and dtype. What was below -count is still below 0, and
+   GN_INDEX_OUT_OF_RANGE where it is used. GN_BAD_DTYPE; a count below 0 or above what the dtype holds is
+   GN_BAD_ARGUMENT. */
+GN_API gn_tensor gn_from_end_at(const char *file, int line, gn_tensor index, int64_t count);
+#define gn_from_end(...) gn_from_end_at(GN_HERE, __VA_ARGS__)
+/* The same for gn_gather_nd: of index (…,K) part k counts from the end of axis k of `shape`, that of the tensor which is
+   indexed. Errors as of gn_from_end; GN_BAD_RANK where K is 0 or above the rank of `shape`. */
+GN_API gn_tensor gn_from_end_nd_at(const char *file, int line, gn_tensor index, gn_shape shape);
+#define gn_from_end_nd(...) gn_from_end_nd_at(GN_HERE, __VA_ARGS__)
 /* out[i][j][k] = a[index[i][j][k]][j][k] for axis 0, and so on; index has a's rank and is nowhere larger off the
    axis. */
 GN_API gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index);
@@ -1538,6 +1548,13 @@ typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG_MAX, GN_BAG__COUNT } 
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);
 #define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
+/* The same of bags given by where they begin, as of PyTorch's EmbeddingBag: bag i is ids[offsets[i]] to ids[offsets[i +
+   1] - 1], the last one reaches to the end of ids: offsets (B) give (B,D). If has_end, offsets are (B + 1) and the last
+   is where the last bag ends (include_last_offset); GN_BAD_SHAPE if there is none. Offsets that do not begin with 0,
+   that descend or that lie behind ids are GN_INDEX_OUT_OF_RANGE at the read. The rest as of gn_embedding_bag. */
+GN_API gn_tensor gn_embedding_bag_offsets_at(const char *file, int line, gn_tensor table, gn_tensor ids,
+                                             gn_tensor offsets, bool has_end, gn_bag_mode mode);
+#define gn_embedding_bag_offsets(...) gn_embedding_bag_offsets_at(GN_HERE, __VA_ARGS__)
 /* How often each of 0 to bins - 1 is among ids (…): i64 (bins); or the sum of its weights, which have the shape of
    ids. An id outside is GN_INDEX_OUT_OF_RANGE at the read. GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
    Differentiable by the weights. */
@@ -43231,6 +43248,52 @@ gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) 
     return gn__op(GN__AT, GN_OP_NONZERO, &a, 1, -1, &bound, 1);
 }
 
+/* NONE: index is i32 or i64, and holds each of n counts. */
+static gn_tensor gn__from_end_refusal(const char *file, int line, const char *op, gn_tensor index, gn_dtype d,
+                                      const int64_t *counts, int n) {
+    if (!(GN__BIT(d) & GN__INDEX))
+        return gn__refuse(GN__AT, GN__OF(index), GN_BAD_DTYPE, "%s: an index cannot be %s", op, gn__dtypes[d].name);
+    for (int i = 0; i < n; i++)
+        if (counts[i] < 0 || (d == GN_I32 && counts[i] > INT32_MAX))
+            return gn__refuse(GN__AT, GN__OF(index), GN_BAD_ARGUMENT, "%s: a count of %lld, of indices in %s", op,
+                              (long long)counts[i], gn__dtypes[d].name);
+    return GN_NONE;
+}
+
+static gn_tensor gn__less_than_0(const char *file, int line, gn_tensor a) {
+    return gn_lt_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+}
+
+gn_tensor gn_from_end_at(const char *file, int line, gn_tensor index, int64_t count) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "from_end", index, &t, &bad)) return bad;
+    bad = gn__from_end_refusal(GN__AT, "from_end", index, t.dtype, &count, 1);
+    if (bad.ctx) return bad;
+    gn_tensor counted = gn_add_at(GN__AT, index, gn_like_i64_at(GN__AT, index, count));
+    return gn_where_at(GN__AT, gn__less_than_0(GN__AT, index), counted, index);
+}
+
+/* The counts of the parts are chosen by their places, so that all is one loop over index. */
+gn_tensor gn_from_end_nd_at(const char *file, int line, gn_tensor index, gn_shape shape) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "from_end_nd", index, &t, &bad)) return bad;
+    int64_t k = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 0;
+    if (k < 1 || k > shape.rank || shape.rank > GN_MAX_RANK)
+        return gn__refuse(GN__AT, GN__OF(index), GN_BAD_RANK,
+                          "from_end_nd: indices of %lld parts in a shape of rank %d", (long long)k, shape.rank);
+    bad = gn__from_end_refusal(GN__AT, "from_end_nd", index, t.dtype, shape.dims, (int)k);
+    if (bad.ctx) return bad;
+    gn_tensor count = gn_like_i64_at(GN__AT, index, shape.dims[k - 1]),
+              part = gn_arange_i64_at(GN__AT, index.ctx, t.dtype, k, 0, 1);
+    for (int i = (int)k - 2; i >= 0; i--) {
+        gn_tensor here = gn_eq_at(GN__AT, part, gn_like_i64_at(GN__AT, part, i));
+        count = gn_where_at(GN__AT, here, gn_like_i64_at(GN__AT, index, shape.dims[i]), count);
+    }
+    return gn_where_at(GN__AT, gn__less_than_0(GN__AT, index), gn_add_at(GN__AT, index, count), index);
+}
+
 gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids) {
     gn__type t, u;
     gn_tensor bad;
@@ -43302,6 +43365,41 @@ gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_te
     gn_shape s = t[2].shape;
     s.dims[s.rank++] = D;
     return gn_reshape_at(GN__AT, gn__to_dtype(GN__AT, y, t[0].dtype), s);
+}
+
+/* Lengths of bags by where they begin, the first at 0, which is -1 if it does not: no bag has that length. */
+static gn_tensor gn__bag_lengths(const char *file, int line, gn_tensor offsets, int64_t B, int64_t N, bool has_end) {
+    gn_tensor from = gn__to_dtype(GN__AT, offsets, GN_I64), parts[2];
+    if (B == 0) return gn_slice_at(GN__AT, from, 0, 0, 0, 1);
+    gn_tensor begin = gn_slice_at(GN__AT, from, 0, 0, B, 1);
+    parts[0] = gn_slice_at(GN__AT, from, 0, 1, has_end ? B + 1 : B, 1);
+    parts[1] = gn_full_i64_at(GN__AT, offsets.ctx, GN_I64, GN_SHAPE(1), N);
+    gn_tensor length = gn_sub_at(GN__AT, has_end ? parts[0] : gn_concat_at(GN__AT, parts, 2, 0), begin);
+    gn_tensor place = gn_arange_i64_at(GN__AT, offsets.ctx, GN_I64, B, 0, 1),
+              first = gn_eq_at(GN__AT, place, gn_like_at(GN__AT, place, 0)),
+              late = gn_and_at(GN__AT, first, gn_ne_at(GN__AT, begin, gn_like_at(GN__AT, begin, 0)));
+    return gn_where_at(GN__AT, late, gn_like_at(GN__AT, length, -1), length);
+}
+
+gn_tensor gn_embedding_bag_offsets_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor offsets,
+                                      bool has_end, gn_bag_mode mode) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "embedding_bag", table, &t, &bad) ||
+        !gn__known(GN__AT, "embedding_bag", ids, &t, &bad) || !gn__known(GN__AT, "embedding_bag", offsets, &u, &bad))
+        return bad;
+    if (t.shape.rank != 1 || u.shape.rank != 1)
+        return gn__refuse(GN__AT, GN__OF_BOTH(ids, offsets), GN_BAD_RANK,
+                          "embedding_bag: ids (N) and offsets of rank %d, not 1", u.shape.rank);
+    if (!(GN__BIT(u.dtype) & GN__INDEX))
+        return gn__refuse(GN__AT, GN__OF_BOTH(ids, offsets), GN_BAD_DTYPE, "embedding_bag: offsets cannot be %s",
+                          gn__dtypes[u.dtype].name);
+    int64_t B = u.shape.dims[0] - has_end;
+    if (B < 0)
+        return gn__refuse(GN__AT, GN__OF_BOTH(ids, offsets), GN_BAD_SHAPE,
+                          "embedding_bag: no offset ends the last bag");
+    gn_tensor lengths = gn__bag_lengths(GN__AT, offsets, B, t.shape.dims[0], has_end);
+    return gn_embedding_bag_at(GN__AT, table, ids, lengths, mode);
 }
 
 /* In order, each element starts a value that differs from the one before it; where value k starts is scattered to k,

@@ -412,6 +412,52 @@ TEST(embedding_bag_ids_and_lengths_outside_are_index_out_of_range) {
     FAULTS(BAGS(INTS(GN_I32, 1, 2, 0, 4), INTS(GN_I64, 2, 1)), GN_INDEX_OUT_OF_RANGE);     /* in no bag */
 }
 
+#define FROM(...)                                                                                               \
+    gn_embedding_bag_offsets(floats(GN_SHAPE(4, 3)), INTS(GN_I32, 1, 2, 0), INTS(GN_I64, __VA_ARGS__), has_end, \
+                             GN_BAG_SUM)
+
+TEST(offsets_that_are_no_bags_are_index_out_of_range) {
+    for (int k = 0; k < 2; k++) {
+        bool has_end = k;
+        FAULTS(FROM(1, 2), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(FROM(-1, 2), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(FROM(0, 2, 1), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(FROM(0, 4), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(FROM(0, INT64_MAX, INT64_MIN), GN_INDEX_OUT_OF_RANGE);
+    }
+    bool has_end = true;
+    gn_tensor f = floats(GN_SHAPE(4, 3)), ids = ints(GN_I32, GN_SHAPE(2)), none = ints(GN_I64, GN_SHAPE(0));
+    REFUSED(gn_embedding_bag_offsets(f, ids, none, has_end, GN_BAG_SUM), GN_BAD_SHAPE);
+    REFUSED(gn_embedding_bag_offsets(f, ids, f, has_end, GN_BAG_SUM), GN_BAD_RANK);
+    REFUSED(gn_embedding_bag_offsets(f, ids, floats(GN_SHAPE(2)), has_end, GN_BAG_SUM), GN_BAD_DTYPE);
+    REFUSED(gn_embedding_bag_offsets(f, ids, ids, has_end, (gn_bag_mode)9), GN_BAD_ARGUMENT);
+    REFUSED(gn_embedding_bag_offsets(ids, ids, ids, has_end, GN_BAG_SUM), GN_BAD_DTYPE);
+}
+
+TEST(indices_before_the_first_are_index_out_of_range) {
+    static const gn_dtype dtypes[] = { GN_I32, GN_I64 };
+    for (int k = 0; k < 2; k++) {
+        gn_dtype d = dtypes[k];
+        for (int64_t x = -5; x > -1000; x -= 331) {
+            FAULTS(gn_gather(floats(GN_SHAPE(4)), 0, gn_from_end(INTS(d, 0, x), 4)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_embedding(floats(GN_SHAPE(4, 3)), gn_from_end(INTS(d, -1, x), 4)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_scatter(floats(GN_SHAPE(4)), 0, gn_from_end(INTS(d, 0, x), 4), floats(GN_SHAPE(2))),
+                   GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_gather_nd(floats(GN_SHAPE(9, 4)), gn_from_end_nd(INTS(d, 0, x), GN_SHAPE(9, 4))),
+                   GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+    FAULTS(gn_embedding(floats(GN_SHAPE(4, 3)), gn_from_end(INTS(GN_I64, INT64_MIN), 4)), GN_INDEX_OUT_OF_RANGE);
+    gn_tensor f = floats(GN_SHAPE(2)), ids = ints(GN_I32, GN_SHAPE(2));
+    REFUSED(gn_from_end(f, 4), GN_BAD_DTYPE);
+    REFUSED(gn_from_end(ints(GN_U8, GN_SHAPE(2)), 4), GN_BAD_DTYPE);
+    REFUSED(gn_from_end(ids, -1), GN_BAD_ARGUMENT);
+    REFUSED(gn_from_end(ids, (int64_t)INT32_MAX + 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_from_end_nd(f, GN_SHAPE(4, 4)), GN_BAD_DTYPE);
+    REFUSED(gn_from_end_nd(ids, GN_SHAPE(4)), GN_BAD_RANK);
+    REFUSED(gn_from_end_nd(ids, GN_SHAPE(4, -1)), GN_BAD_ARGUMENT);
+}
+
 TEST(scatter_index_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
@@ -1030,6 +1076,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(gather_index_outside_is_index_out_of_range),
     TEST_ENTRY(embedding_id_outside_is_index_out_of_range),
     TEST_ENTRY(embedding_bag_ids_and_lengths_outside_are_index_out_of_range),
+    TEST_ENTRY(offsets_that_are_no_bags_are_index_out_of_range),
+    TEST_ENTRY(indices_before_the_first_are_index_out_of_range),
     TEST_ENTRY(scatter_index_outside_is_index_out_of_range),
     TEST_ENTRY(select_index_outside_is_index_out_of_range),
     TEST_ENTRY(nonzero_bound_too_small_is_index_out_of_range),

@@ -246,6 +246,10 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(searchsorted, GN_F32, V3, gn_searchsorted(a, a, false))                                                          \
     X(embedding_bag, GN_F32, M23,                                                                                      \
       gn_embedding_bag(a, gn_arange(g, GN_I64, 2, 0, 1), whole(g, GN_I32, GN_SHAPE(2), 1), GN_BAG_SUM))                \
+    X(embedding_bag_offsets, GN_F32, M23,                                                                              \
+      gn_embedding_bag_offsets(a, gn_arange(g, GN_I64, 2, 0, 1), gn_arange(g, GN_I64, 2, 0, 1), false, GN_BAG_SUM))    \
+    X(from_end, GN_I32, S4, gn_from_end(a, 9))                                                                         \
+    X(from_end_nd, GN_I32, S4, gn_from_end_nd(a, S4))                                                                  \
     X(one_hot, GN_I32, GN_SCALAR, gn_one_hot(a, 1, GN_F32))                                                            \
     X(scatter_add, GN_F32, M23,                                                                                        \
       gn_scatter_add(a, 0, whole(g, GN_I64, GN_SHAPE(0, 3), 0), whole(g, GN_F32, GN_SHAPE(0, 3), 0)))                  \
@@ -830,6 +834,9 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(outer, gn_outer(a, a))                                                                                        \
     X(index_select, gn_index_select(a, 0, a))                                                                       \
     X(gather_nd, gn_gather_nd(a, a))                                                                                \
+    X(from_end, gn_from_end(a, 4))                                                                                  \
+    X(from_end_nd, gn_from_end_nd(a, S4))                                                                           \
+    X(embedding_bag, gn_embedding_bag_offsets(a, a, a, false, GN_BAG_SUM))                                          \
     X(bce_loss, gn_bce_loss(a, gn_reshape(a, GN_SHAPE(6))))                                                         \
     X(nll_loss, gn_nll_loss(a, a))                                                                                  \
     X(assign, gn_assign(a, a))                                                                                      \

@@ -296,6 +296,9 @@ BUILD(b_embedding, gn_embedding(in[0], indices(c, GN_SHAPE(2, 3), 5)))
 #define LENGTHS gn_data_copy(c, GN_I32, GN_SHAPE(2, 2), ((const int32_t[4]){ 3, 0, 1, 2 }))
 BUILD(b_embedding_bag, gn_embedding_bag(in[0], indices(c, GN_SHAPE(8), 5), LENGTHS, GN_BAG_SUM))
 BUILD(b_embedding_bag_mean, gn_embedding_bag(in[0], indices(c, GN_SHAPE(6), 5), LENGTHS, GN_BAG_MEAN))
+#define OFFSETS gn_data_copy(c, GN_I64, GN_SHAPE(4), ((const int64_t[4]){ 0, 3, 3, 4 }))
+BUILD(b_bag_offsets, gn_embedding_bag_offsets(in[0], indices(c, GN_SHAPE(6), 5), OFFSETS, false, GN_BAG_MEAN))
+BUILD(b_bag_offsets_max, gn_embedding_bag_offsets(in[0], indices(c, GN_SHAPE(6), 5), OFFSETS, true, GN_BAG_MAX))
 BUILD(b_grid_sample, gn_grid_sample(in[0], in[1], NULL))
 BUILD(b_affine_grid, gn_affine_grid(in[0], GN_SHAPE(2, 3), false))
 BUILD(b_depth_to_space, gn_depth_to_space(in[0], 2, true))
@@ -473,6 +476,8 @@ static const problem problems[] = {
     { "embedding_bag", "sum, repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding_bag, 0 },
     { "embedding_bag", "mean", 1, { S(5, 3) }, { 0 }, b_embedding_bag_mean, 0 },
     { "embedding_bag", "max", 1, { S(5, 3) }, { 0 }, b_embedding_bag_max, 0 },
+    { "embedding_bag", "offsets", 1, { S(5, 3) }, { 0 }, b_bag_offsets, 0 },
+    { "embedding_bag", "offsets with the end", 1, { S(5, 3) }, { 0 }, b_bag_offsets_max, 0 },
     { "grid_sample", "linear", 2, { S(1, 2, 3, 4), S(1, 2, 2, 2) }, { 0 }, b_grid_sample, 0 },
     { "affine_grid", "two axes", 1, { S(1, 2, 3) }, { 0 }, b_affine_grid, 0 },
     { "depth_to_space", "channels first", 1, { S(1, 8, 1, 2) }, { 0 }, b_depth_to_space, 0 },

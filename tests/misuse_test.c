@@ -268,6 +268,9 @@ static gn_tensor pool_of(const gn_tensor *in) {
     X(im2col, 1, gn_im2col(in[0], any_shape(), any_shape(), any_shape(), any_shape()))                       \
     X(gather, 2, gn_gather(in[0], any_axis(), in[1]))                                                        \
     X(embedding, 2, gn_embedding(in[0], in[1]))                                                              \
+    X(from_end, 1, gn_from_end(in[0], any_int()))                                                            \
+    X(from_end_nd, 1, gn_from_end_nd(in[0], any_shape()))                                                    \
+    X(embedding_bag_offsets, 3, gn_embedding_bag_offsets(in[0], in[1], in[2], any_flag(), GN_BAG_MEAN))      \
     X(one_hot, 1, gn_one_hot(in[0], any_int(), any_dtype()))                                                 \
     X(scatter_add, 3, gn_scatter_add(in[0], any_axis(), in[1], in[2]))                                       \
     X(scatter, 3, gn_scatter(in[0], any_axis(), in[1], in[2]))                                               \

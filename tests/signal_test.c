@@ -504,6 +504,69 @@ TEST(what_meets_is_multiplied) {
     gn_close(g);
 }
 
+/* ---- indices from the end, bags, given numbers ---- */
+
+#define NUMBERS(...) (const double[]){ __VA_ARGS__ }, GN__COUNT(__VA_ARGS__)
+static void is_near(const char *what, gn_tensor y, double bound, const double *want, int64_t n) {
+    memcpy(wanted, want, (size_t)n * sizeof *want);
+    if (reads(y, n)) close_to(what, n, bound);
+}
+#define IS(y, ...) is_near(#y, y, 0, NUMBERS(__VA_ARGS__))
+#define NEAR(y, bound, ...) is_near(#y, y, bound, NUMBERS(__VA_ARGS__))
+#define T(dtype, shape, ...) tensor(dtype, shape, (const double[]){ __VA_ARGS__ })
+
+TEST(indices_below_0_count_from_the_end) {
+    static const gn_dtype dtypes[] = { GN_I32, GN_I64 };
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(dtypes); k++) {
+        gn_dtype d = dtypes[k];
+        gn_tensor a = T(GN_F32, GN_SHAPE(3, 2), 0, 1, 2, 3, 4, 5), ids = T(d, GN_SHAPE(4), -1, 0, -3, 2),
+                  pairs = T(d, GN_SHAPE(3, 2), -1, -1, 0, -2, 1, 0);
+        IS(gn_from_end(ids, 3), 2, 0, 0, 2);
+        IS(gn_from_end(T(d, GN_SHAPE(3), -4, 5, -3), 3), -1, 5, 0);
+        IS(gn_gather(a, 0, gn_from_end(T(d, GN_SHAPE(2, 2), -1, 0, 1, -3), 3)), 4, 1, 2, 1);
+        IS(gn_embedding(a, gn_from_end(ids, 3)), 4, 5, 0, 1, 0, 1, 4, 5);
+        IS(gn_index_select(a, 1, gn_from_end(T(d, GN_SHAPE(1), -1), 2)), 1, 3, 5);
+        IS(gn_from_end_nd(pairs, GN_SHAPE(3, 2)), 2, 1, 0, 0, 1, 0);
+        IS(gn_gather_nd(a, gn_from_end_nd(pairs, GN_SHAPE(3, 2))), 5, 0, 2);
+        IS(gn_gather_nd(a, gn_from_end_nd(T(d, GN_SHAPE(1, 1), -2), GN_SHAPE(3, 2))), 2, 3);
+        IS(gn_scatter(T(GN_F32, GN_SHAPE(4), 1, 2, 3, 4), 0, gn_from_end(T(d, GN_SHAPE(2), -1, -4), 4),
+                      T(GN_F32, GN_SHAPE(2), 7, 8)),
+           8, 2, 3, 7);
+        gn_step(g);
+    }
+    gn_tensor least = gn_full_i64(g, GN_I64, GN_SHAPE(1), INT64_MIN);
+    CHECK(gn_read(gn_eq(gn_from_end(least, INT64_MAX), gn_like(least, -1)), got, 1) == GN_OK && *(char *)got == 1);
+    gn_close(g);
+}
+
+/* Bags (0,1), (), (2,2,0) and then (3): of offsets, of offsets with the end, and with ids in no bag. */
+TEST(bags_begin_at_offsets) {
+    if (!begin()) return;
+    for (int k = 0; k < 6; k++) {
+        gn_bag_mode mode = (gn_bag_mode)(k / 2);
+        bool has_end = k % 2;
+        gn_dtype d = has_end ? GN_I64 : GN_I32;
+        gn_tensor table = T(GN_F64, GN_SHAPE(4, 2), 1, -2, 3, 4, -5, 6, 7, 8),
+                  ids = T(d, GN_SHAPE(6), 0, 1, 2, 2, 0, 3), offsets = T(d, GN_SHAPE(4), 0, 2, 2, 5);
+        gn_tensor y = gn_embedding_bag_offsets(table, ids, offsets, has_end, mode);
+        double rows[3][8] = { { 4, 2, 0, 0, -9, 10, 7, 8 },
+                              { 2, 1, 0, 0, -3, 10. / 3, 7, 8 },
+                              { 3, 4, 0, 0, 1, 6, 7, 8 } };
+        is_near("embedding_bag_offsets", y, 1e-15, rows[mode], has_end ? 6 : 8);
+        if (!has_end || mode != GN_BAG_SUM) continue;
+        gn_tensor slope;
+        if (CHECK_RESULT(gn_grad(gn_sum(y, GN_ALL_AXES, false), &table, 1, &slope), GN_OK))
+            IS(slope, 2, 2, 1, 1, 2, 2, 0, 0);
+    }
+    gn_tensor table = T(GN_F32, GN_SHAPE(1, 1), 3), none = gn_full(g, GN_I32, GN_SHAPE(0), 0);
+    IS(gn_embedding_bag_offsets(table, none, T(GN_I32, GN_SHAPE(2), 0, 0), false, GN_BAG_MEAN), 0, 0);
+    IS(gn_reshape(gn_count_nonzero(gn_embedding_bag_offsets(table, none, none, false, GN_BAG_SUM), GN_ALL_AXES, false),
+                  GN_SHAPE(1)),
+       0);
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -521,6 +584,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(the_smallest_of_what_meets_is_kept),
         TEST_ENTRY(what_meets_is_multiplied),
         TEST_ENTRY(norms_of_trailing_axes_give_their_mean_and_deviation),
+        TEST_ENTRY(indices_below_0_count_from_the_end),
+        TEST_ENTRY(bags_begin_at_offsets),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

@@ -635,7 +635,7 @@ static void ox_weigh_loss(onnx__call *c, gn_tensor log_p, gn_tensor target, int 
         live = gn_ne_c(ids, (double)ox_int(c, "ignore_index", 0));
         ids = gn_where(live, ids, gn_like_i64(ids, 0));
     }
-    ids = ox_from_end(ids, s.dims[1]);
+    ids = gn_from_end(ids, s.dims[1]);
     gn_tensor loss = gn_neg(gn_squeeze(gn_gather(log_p, 1, gn_unsqueeze(ids, 1)), GN_AXES(1)));
     if (ox_has(c, weights))
         weight = ox_cast(gn_embedding(gn_reshape(ox_in(c, weights), GN_SHAPE(s.dims[1], 1)), ids), d);
