@@ -1654,6 +1654,49 @@ typedef struct gn_cross_entropy_desc {
 GN_API gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
                                           const gn_cross_entropy_desc *desc);
 #define gn_cross_entropy_with(...) gn_cross_entropy_with_at(GN_HERE, __VA_ARGS__)
+/* The same of log_p (…,C): -weights[target] log_p[target], a mean divided by the weights of the rows that count, as
+   PyTorch's nll_loss. It has no smoothing: GN_BAD_ARGUMENT. Differentiable by log_p and weights. */
+GN_API gn_tensor gn_nll_loss_with_at(const char *file, int line, gn_tensor log_p, gn_tensor targets,
+                                     const gn_cross_entropy_desc *desc);
+#define gn_nll_loss_with(...) gn_nll_loss_with_at(GN_HERE, __VA_ARGS__)
+
+/* What losses of elements have besides, with PyTorch's meaning. All 0: a mean without weights. */
+typedef struct gn_loss_desc {
+    gn_tensor weights;      /* that elements are multiplied by: of the result's dtype, broadcasts to them; or GN_NONE */
+    gn_tensor positive;     /* bce_logits_loss_with alone: multiplies the part of the target (pos_weight), as weights */
+    bool log_target;        /* kl_loss_with alone: q is given by its logarithms */
+    bool over_elements;     /* kl_loss_with alone: a mean divides by the elements, not by the rows */
+    gn_reduction reduction; /* NONE: a number an element */
+} gn_loss_desc;
+/* desc may be NULL. f16 and bf16 are computed in f32. A tensor or flag of desc that the loss does not have is
+   GN_BAD_ARGUMENT; GN_BAD_SHAPE, GN_BAD_DTYPE. Differentiable by all tensors. */
+/* w (a - b)^2; a and b broadcast, the result has a's dtype. A mean divides by the sum of the weights. */
+GN_API gn_tensor gn_mse_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, const gn_loss_desc *desc);
+#define gn_mse_loss_with(...) gn_mse_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w |a - b|; the rest as of mse_loss_with */
+GN_API gn_tensor gn_l1_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, const gn_loss_desc *desc);
+#define gn_l1_loss_with(...) gn_l1_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w times the term of smooth_l1_loss; the rest as of mse_loss_with */
+GN_API gn_tensor gn_smooth_l1_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta,
+                                           const gn_loss_desc *desc);
+#define gn_smooth_l1_loss_with(...) gn_smooth_l1_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w d^2 / 2 where d = |a - b| < delta, else w delta (d - delta / 2); delta > 0 (Huber 1964). A mean divides by the
+   number of elements, whatever their weights; the rest as of mse_loss_with. */
+GN_API gn_tensor gn_huber_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, double delta,
+                                       const gn_loss_desc *desc);
+#define gn_huber_loss_with(...) gn_huber_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w times the term of bce_loss, -w (t log p + (1-t) log(1-p)). A mean divides by the number of elements. */
+GN_API gn_tensor gn_bce_loss_with_at(const char *file, int line, gn_tensor p, gn_tensor target,
+                                     const gn_loss_desc *desc);
+#define gn_bce_loss_with(...) gn_bce_loss_with_at(GN_HERE, __VA_ARGS__)
+/* The same of s = sigmoid(logits), stable, with `positive` c: -w (c t log s + (1-t) log(1-s)). */
+GN_API gn_tensor gn_bce_logits_loss_with_at(const char *file, int line, gn_tensor logits, gn_tensor target,
+                                            const gn_loss_desc *desc);
+#define gn_bce_logits_loss_with(...) gn_bce_logits_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w q (log q - log_p), 0 where q is 0; of log_target w exp(q) (q - log_p), NaN where q is -infinity. A mean divides by
+   the number of rows (…,C), as kl_loss ("batchmean" of a matrix), or by that of elements (over_elements, "mean"). */
+GN_API gn_tensor gn_kl_loss_with_at(const char *file, int line, gn_tensor log_p, gn_tensor q, const gn_loss_desc *desc);
+#define gn_kl_loss_with(...) gn_kl_loss_with_at(GN_HERE, __VA_ARGS__)
 
 /* ---- attention ----------------------------------------------------------------------------------------*/
 typedef struct gn_attention_desc {
@@ -44765,24 +44808,101 @@ static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor
     return false;
 }
 
-gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
+/* NONE: w is not given, or broadcasts to the elements and has the result's dtype. */
+static gn_tensor gn__weights_refusal(const char *file, int line, const char *op, gn_tensor w, const gn__type *t) {
+    gn_shape both;
+    gn__type u;
+    gn_tensor bad;
+    if (!gn__given(w)) return GN_NONE;
+    if (!gn__known(GN__AT, op, w, &u, &bad)) return bad;
+    if (u.dtype != t->dtype)
+        return gn__refuse(GN__AT, GN__OF(w), GN_BAD_DTYPE, "%s: weights of %s for a loss in %s", op,
+                          gn__dtypes[u.dtype].name, gn__dtypes[t->dtype].name);
+    if (!gn__broadcast_shapes(&t->shape, &u.shape, &both) || !gn__shape_equal(&both, &t->shape))
+        return gn__refuse(GN__AT, GN__OF(w), GN_BAD_SHAPE, "%s: weights that do not broadcast to the elements", op);
+    return GN_NONE;
+}
+
+/* What a loss has of gn_loss_desc beyond weights and a reduction, and how its mean is divided. */
+typedef enum gn__loss_form {
+    GN__LOSS_BY_WEIGHTS = 1, /* by their sum */
+    GN__LOSS_POSITIVE = 2,
+    GN__LOSS_OF_ROWS = 4
+} gn__loss_form;
+
+/* NONE: desc is one of this loss, for elements of type t. */
+static gn_tensor gn__loss_refusal(const char *file, int line, const char *op, gn_tensor a, const gn_loss_desc *d,
+                                  const gn__type *t, int form) {
+    if ((int)d->reduction < 0 || d->reduction > GN_REDUCE_NONE)
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "%s: there is no reduction %d", op, (int)d->reduction);
+    if ((gn__given(d->positive) && !(form & GN__LOSS_POSITIVE)) ||
+        ((d->log_target || d->over_elements) && !(form & GN__LOSS_OF_ROWS)))
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT,
+                          "%s: a weight of positives is bce_logits_loss_with's, flags are kl_loss_with's", op);
+    gn_tensor bad = gn__weights_refusal(GN__AT, op, d->weights, t);
+    return bad.ctx ? bad : gn__weights_refusal(GN__AT, op, d->positive, t);
+}
+
+/* The losses of the elements, weighted and reduced. */
+static gn_tensor gn__reduced(const char *file, int line, gn_tensor each, const gn_loss_desc *d, const gn__type *t,
+                             int form) {
+    gn_tensor w = GN_NONE;
+    if (gn__given(d->weights)) {
+        w = gn__widened(GN__AT, gn_broadcast_at(GN__AT, d->weights, t->shape));
+        each = gn_mul_at(GN__AT, each, w);
+    }
+    if (d->reduction == GN_REDUCE_NONE) return gn__to_dtype(GN__AT, each, t->dtype);
+    if (d->reduction == GN_REDUCE_SUM)
+        return gn__to_dtype(GN__AT, gn_sum_at(GN__AT, each, GN_ALL_AXES, false), t->dtype);
+    if (w.ctx && (form & GN__LOSS_BY_WEIGHTS)) {
+        gn_tensor sum = gn_sum_at(GN__AT, each, GN_ALL_AXES, false);
+        return gn__to_dtype(GN__AT, gn_div_at(GN__AT, sum, gn_sum_at(GN__AT, w, GN_ALL_AXES, false)), t->dtype);
+    }
+    if ((form & GN__LOSS_OF_ROWS) && !d->over_elements) each = gn_sum_at(GN__AT, each, gn__one_axis(-1), false);
+    return gn__mean_as(GN__AT, each, t->dtype);
+}
+
+static gn_loss_desc gn__loss_desc_of(const gn_loss_desc *desc) {
+    return desc ? *desc : (gn_loss_desc){ .reduction = GN_REDUCE_MEAN };
+}
+
+gn_tensor gn_bce_loss_with_at(const char *file, int line, gn_tensor p, gn_tensor target, const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
     gn__type t;
     gn_tensor bad;
     if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
+    bad = gn__loss_refusal(GN__AT, "bce_loss", p, &d, &t, 0);
+    if (bad.ctx) return bad;
     gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target),
               yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
     gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
-    return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
+    return gn__reduced(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), &d, &t, 0);
+}
+
+gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
+    return gn_bce_loss_with_at(GN__AT, p, target, NULL);
+}
+
+gn_tensor gn_bce_logits_loss_with_at(const char *file, int line, gn_tensor logits, gn_tensor target,
+                                     const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, each;
+    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
+    bad = gn__loss_refusal(GN__AT, "bce_logits_loss", logits, &d, &t, GN__LOSS_POSITIVE);
+    if (bad.ctx) return bad;
+    gn_tensor x = gn__widened(GN__AT, logits), y = gn__widened(GN__AT, target);
+    if (gn__given(d.positive)) { /* -log s = softplus(-x), -log(1-s) = x + softplus(-x) */
+        gn_tensor more = gn_add_c_at(GN__AT, gn__widened(GN__AT, d.positive), -1);
+        more = gn_add_c_at(GN__AT, gn_mul_at(GN__AT, more, y), 1);
+        gn_tensor rest = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), x);
+        each = gn_add_at(GN__AT, rest, gn_mul_at(GN__AT, more, gn_softplus_at(GN__AT, gn_neg_at(GN__AT, x))));
+    } else each = gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, y));
+    return gn__reduced(GN__AT, each, &d, &t, 0);
 }
 
 gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
-    gn__type t;
-    gn_tensor bad;
-    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, logits);
-    return gn__mean_as(GN__AT,
-                       gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))),
-                       t.dtype);
+    return gn_bce_logits_loss_with_at(GN__AT, logits, target, NULL);
 }
 
 gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
@@ -44799,36 +44919,105 @@ gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor 
     return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
 }
 
-gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
+/* q (log q - log_p), with no log of 0, also in the gradient */
+static gn_tensor gn__kl_terms(const char *file, int line, gn_tensor x, gn_tensor y) {
+    gn_tensor some = gn__is_set(GN__AT, y),
+              log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1))),
+              ratio = gn_sub_at(GN__AT, log_q, x);
+    return gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
+}
+
+gn_tensor gn_kl_loss_with_at(const char *file, int line, gn_tensor log_p, gn_tensor q, const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
     gn__type t, u;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad)) return bad;
+    if (!gn__broadcast_shapes(&t.shape, &u.shape, &t.shape))
+        return gn__refuse(GN__AT, GN__OF_BOTH(log_p, q), GN_BAD_SHAPE, "kl_loss: log_p and q do not broadcast");
+    bad = gn__loss_refusal(GN__AT, "kl_loss", log_p, &d, &t, GN__LOSS_OF_ROWS);
+    if (bad.ctx) return bad;
     gn_tensor x = gn__widened(GN__AT, log_p),
-              y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)),
-              some = gn__is_set(GN__AT, y);
-    /* no log of 0, also in the gradient */
-    gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));
-    gn_tensor ratio = gn_sub_at(GN__AT, log_q, x),
-              terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
-    return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
+              y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype));
+    gn_tensor terms =
+        d.log_target ? gn_mul_at(GN__AT, gn_exp_at(GN__AT, y), gn_sub_at(GN__AT, y, x)) : gn__kl_terms(GN__AT, x, y);
+    return gn__reduced(GN__AT, terms, &d, &t, GN__LOSS_OF_ROWS);
+}
+
+gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
+    return gn_kl_loss_with_at(GN__AT, log_p, q, NULL);
+}
+
+/* Two tensors that broadcast, at least one of floats, and desc for their elements: *out_d = |a - b|, and the type of
+   the elements' losses. */
+static bool gn__apart(const char *file, int line, const char *op, gn_tensor a, gn_tensor b, const gn_loss_desc *d,
+                      int form, gn_tensor *out_d, gn__type *out, gn_tensor *out_bad) {
+    gn__type u;
+    if (!gn__known(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, b, &u, out_bad)) return false;
+    if (!gn__is_float(gn__promoted(out, &u))) {
+        *out_bad =
+            gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
+        return false;
+    }
+    if (!gn__is_float(out->dtype)) out->dtype = gn__promoted(out, &u);
+    if (!gn__broadcast_shapes(&out->shape, &u.shape, &out->shape)) {
+        *out_bad = gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_SHAPE, "%s: the tensors do not broadcast", op);
+        return false;
+    }
+    *out_bad = gn__loss_refusal(GN__AT, op, a, d, out, form);
+    if (out_bad->ctx) return false;
+    *out_d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
+    return true;
+}
+
+gn_tensor gn_smooth_l1_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta,
+                                    const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, x;
+    if (!gn__apart(GN__AT, "smooth_l1_loss", a, b, &d, GN__LOSS_BY_WEIGHTS, &x, &t, &bad)) return bad;
+    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
+    if (beta == 0) return gn__reduced(GN__AT, x, &d, &t, GN__LOSS_BY_WEIGHTS);
+    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, x), gn__like(GN__AT, "smooth_l1_loss", x, 0.5 / beta)),
+              far = gn_add_c_at(GN__AT, x, -0.5 * beta);
+    x = gn_where_at(GN__AT, gn_lt_at(GN__AT, x, gn_like_at(GN__AT, x, beta)), near, far);
+    return gn__reduced(GN__AT, x, &d, &t, GN__LOSS_BY_WEIGHTS);
 }
 
 gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
-    gn__type t, u;
-    gn_tensor bad;
-    if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad))
-        return bad;
-    if (!gn__is_float(gn__promoted(&t, &u)))
-        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s",
-                          gn__dtypes[t.dtype].name);
-    if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
-    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
-    gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
-    if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
-    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)),
-              far = gn_add_c_at(GN__AT, d, -0.5 * beta);
-    return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far),
-                       t.dtype);
+    return gn_smooth_l1_loss_with_at(GN__AT, a, b, beta, NULL);
+}
+
+gn_tensor gn_l1_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, x;
+    if (!gn__apart(GN__AT, "l1_loss", a, b, &d, GN__LOSS_BY_WEIGHTS, &x, &t, &bad)) return bad;
+    return gn__reduced(GN__AT, x, &d, &t, GN__LOSS_BY_WEIGHTS);
+}
+
+gn_tensor gn_huber_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, double delta,
+                                const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, x;
+    if (!gn__apart(GN__AT, "huber_loss", a, b, &d, 0, &x, &t, &bad)) return bad;
+    if (!(delta > 0))
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "huber_loss: delta %g is not above 0", delta);
+    gn_tensor near = gn_mul_c_at(GN__AT, gn_square_at(GN__AT, x), 0.5),
+              far = gn_mul_at(GN__AT, gn__like(GN__AT, "huber_loss", x, delta), gn_add_c_at(GN__AT, x, -0.5 * delta));
+    x = gn_where_at(GN__AT, gn_lt_at(GN__AT, x, gn_like_at(GN__AT, x, delta)), near, far);
+    return gn__reduced(GN__AT, x, &d, &t, 0);
+}
+
+/* The plain mean is an op, which sums in f64. */
+gn_tensor gn_mse_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, x;
+    if (!gn__apart(GN__AT, "mse_loss", a, b, &d, GN__LOSS_BY_WEIGHTS, &x, &t, &bad)) return bad;
+    if (!gn__given(d.weights) && d.reduction == GN_REDUCE_MEAN)
+        return gn__to_dtype(GN__AT, gn_mse_loss_at(GN__AT, a, b), t.dtype);
+    return gn__reduced(GN__AT, gn_square_at(GN__AT, x), &d, &t, GN__LOSS_BY_WEIGHTS);
 }
 
 gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
@@ -44849,7 +45038,7 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
 }
 
 /* NONE: logits, targets and desc fit each other. */
-static gn_tensor gn__class_loss_refusal(const char *file, int line, gn_tensor logits, gn_tensor targets,
+static gn_tensor gn__class_loss_refusal(const char *file, int line, const char *op, gn_tensor logits, gn_tensor targets,
                                         const gn_cross_entropy_desc *d, const gn__type *t, const gn__type *u) {
     gn_shape rows = t->shape;
     gn__type w;
@@ -44858,23 +45047,56 @@ static gn_tensor gn__class_loss_refusal(const char *file, int line, gn_tensor lo
     rows.rank--;
     if (classes < 1 || !gn__shape_equal(&rows, &u->shape))
         return gn__refuse(GN__AT, GN__OF_BOTH(logits, targets), GN_BAD_SHAPE,
-                          "cross_entropy_with: targets must have the shape of logits without the last axis");
+                          "%s: targets must have the shape of the first tensor without its last axis", op);
     if (!(GN__BIT(u->dtype) & GN__INDEX))
-        return gn__refuse(GN__AT, GN__OF_BOTH(logits, targets), GN_BAD_DTYPE,
-                          "cross_entropy_with: targets are i32 or i64");
+        return gn__refuse(GN__AT, GN__OF_BOTH(logits, targets), GN_BAD_DTYPE, "%s: targets are i32 or i64", op);
     if (!(d->smoothing >= 0 && d->smoothing <= 1) || (int)d->reduction < 0 || d->reduction > GN_REDUCE_NONE)
         return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT,
-                          "cross_entropy_with: smoothing %g is outside 0 to 1, or there is no reduction %d",
-                          d->smoothing, (int)d->reduction);
+                          "%s: smoothing %g is outside 0 to 1, or there is no reduction %d", op, d->smoothing,
+                          (int)d->reduction);
     if (!gn__given(d->weights)) return GN_NONE;
-    if (!gn__known(GN__AT, "cross_entropy_with", d->weights, &w, &bad)) return bad;
+    if (!gn__known(GN__AT, op, d->weights, &w, &bad)) return bad;
     if (w.dtype != t->dtype)
         return gn__refuse(GN__AT, GN__OF_BOTH(logits, d->weights), GN_BAD_DTYPE,
-                          "cross_entropy_with: weights have the logits' dtype");
+                          "%s: weights have the dtype of the first tensor", op);
     if (w.shape.rank != 1 || w.shape.dims[0] != classes)
-        return gn__refuse(GN__AT, GN__OF_BOTH(logits, d->weights), GN_BAD_SHAPE,
-                          "cross_entropy_with: weights are (%lld)", (long long)classes);
+        return gn__refuse(GN__AT, GN__OF_BOTH(logits, d->weights), GN_BAD_SHAPE, "%s: weights are (%lld)", op,
+                          (long long)classes);
     return GN_NONE;
+}
+
+/* Minus log_p, wide, at each row's target; t is the type of what the loss is given, u of the targets. */
+static gn_tensor gn__class_loss(const char *file, int line, gn_tensor log_p, gn_tensor targets,
+                                const gn_cross_entropy_desc *d, const gn__type *t, const gn__type *u) {
+    gn_tensor each = gn_full_at(GN__AT, log_p.ctx, gn__wide_dtype(t->dtype), u->shape, 1), weights = GN_NONE,
+              counts = GN_NONE;
+    if (d->ignores) {
+        counts = gn_ne_at(GN__AT, targets, gn_like_i64_at(GN__AT, targets, d->ignored));
+        targets = gn_where_at(GN__AT, counts, targets, gn_like_i64_at(GN__AT, targets, 0));
+    }
+    gn_tensor row =
+        gn_neg_at(GN__AT, gn_squeeze_at(GN__AT, gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1)),
+                                        gn__one_axis(-1)));
+    if (gn__given(d->weights)) {
+        weights = gn__widened(GN__AT, d->weights);
+        each = gn_reshape_at(GN__AT,
+                             gn_gather_at(GN__AT, weights, 0,
+                                          gn_reshape_at(GN__AT, targets, GN_SHAPE(gn__count(&u->shape)))),
+                             u->shape);
+        row = gn_mul_at(GN__AT, row, each);
+    }
+    if (d->smoothing > 0) {
+        gn_tensor all = gn_neg_at(GN__AT, weights.ctx ? gn_mul_at(GN__AT, log_p, weights) : log_p);
+        all = gn_mul_c_at(GN__AT, gn_mean_at(GN__AT, all, gn__one_axis(-1), false), d->smoothing);
+        row = gn_add_at(GN__AT, gn_mul_c_at(GN__AT, row, 1 - d->smoothing), all);
+    }
+    if (counts.ctx) {
+        row = gn_where_at(GN__AT, counts, row, gn_like_at(GN__AT, row, 0));
+        each = gn_where_at(GN__AT, counts, each, gn_like_at(GN__AT, each, 0));
+    }
+    if (d->reduction != GN_REDUCE_NONE) row = gn_sum_at(GN__AT, row, GN_ALL_AXES, false);
+    if (d->reduction == GN_REDUCE_MEAN) row = gn_div_at(GN__AT, row, gn_sum_at(GN__AT, each, GN_ALL_AXES, false));
+    return gn__to_dtype(GN__AT, row, t->dtype);
 }
 
 gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
@@ -44885,37 +45107,24 @@ gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits,
     if (!gn__known_float(GN__AT, "cross_entropy_with", logits, &t, &bad) ||
         !gn__known(GN__AT, "cross_entropy_with", targets, &u, &bad))
         return bad;
-    bad = gn__class_loss_refusal(GN__AT, logits, targets, &d, &t, &u);
+    bad = gn__class_loss_refusal(GN__AT, "cross_entropy_with", logits, targets, &d, &t, &u);
     if (bad.ctx) return bad;
-    gn_tensor log_p = gn_log_softmax_at(GN__AT, gn__widened(GN__AT, logits), -1), counts = GN_NONE,
-              each = gn_full_at(GN__AT, logits.ctx, gn__wide_dtype(t.dtype), u.shape, 1), weights = GN_NONE;
-    if (d.ignores) {
-        counts = gn_ne_at(GN__AT, targets, gn_like_i64_at(GN__AT, targets, d.ignored));
-        targets = gn_where_at(GN__AT, counts, targets, gn_like_i64_at(GN__AT, targets, 0));
-    }
-    gn_tensor row =
-        gn_neg_at(GN__AT, gn_squeeze_at(GN__AT, gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1)),
-                                        gn__one_axis(-1)));
-    if (gn__given(d.weights)) {
-        weights = gn__widened(GN__AT, d.weights);
-        each = gn_reshape_at(GN__AT,
-                             gn_gather_at(GN__AT, weights, 0,
-                                          gn_reshape_at(GN__AT, targets, GN_SHAPE(gn__count(&u.shape)))),
-                             u.shape);
-        row = gn_mul_at(GN__AT, row, each);
-    }
-    if (d.smoothing > 0) {
-        gn_tensor all = gn_neg_at(GN__AT, weights.ctx ? gn_mul_at(GN__AT, log_p, weights) : log_p);
-        all = gn_mul_c_at(GN__AT, gn_mean_at(GN__AT, all, gn__one_axis(-1), false), d.smoothing);
-        row = gn_add_at(GN__AT, gn_mul_c_at(GN__AT, row, 1 - d.smoothing), all);
-    }
-    if (counts.ctx) {
-        row = gn_where_at(GN__AT, counts, row, gn_like_at(GN__AT, row, 0));
-        each = gn_where_at(GN__AT, counts, each, gn_like_at(GN__AT, each, 0));
-    }
-    if (d.reduction != GN_REDUCE_NONE) row = gn_sum_at(GN__AT, row, GN_ALL_AXES, false);
-    if (d.reduction == GN_REDUCE_MEAN) row = gn_div_at(GN__AT, row, gn_sum_at(GN__AT, each, GN_ALL_AXES, false));
-    return gn__to_dtype(GN__AT, row, t.dtype);
+    return gn__class_loss(GN__AT, gn_log_softmax_at(GN__AT, gn__widened(GN__AT, logits), -1), targets, &d, &t, &u);
+}
+
+gn_tensor gn_nll_loss_with_at(const char *file, int line, gn_tensor log_p, gn_tensor targets,
+                              const gn_cross_entropy_desc *desc) {
+    gn_cross_entropy_desc d = desc ? *desc : (gn_cross_entropy_desc){ .ignored = 0 };
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad))
+        return bad;
+    bad = gn__class_loss_refusal(GN__AT, "nll_loss", log_p, targets, &d, &t, &u);
+    if (bad.ctx) return bad;
+    if (d.smoothing != 0)
+        return gn__refuse(GN__AT, GN__OF(log_p), GN_BAD_ARGUMENT, "nll_loss: it has no smoothing, given %g",
+                          d.smoothing);
+    return gn__class_loss(GN__AT, gn__widened(GN__AT, log_p), targets, &d, &t, &u);
 }
 
 /* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */

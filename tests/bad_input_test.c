@@ -598,6 +598,37 @@ TEST(composites_refuse_what_their_comments_exclude) {
     check_alive();
 }
 
+#define WITH(...) \
+    &(gn_loss_desc) { __VA_ARGS__ }
+
+TEST(losses_refuse_what_their_comments_exclude) {
+    gn_tensor f = floats(GN_SHAPE(2, 3)), row = floats(GN_SHAPE(3)), two = floats(GN_SHAPE(2)),
+              i = ints(GN_I64, GN_SHAPE(2, 3)), ids = ints(GN_I64, GN_SHAPE(2)), half = gn_cast(row, GN_F16),
+              large = floats(GN_SHAPE(1, 2, 3));
+    REFUSED(gn_mse_loss_with(f, f, WITH(.weights = two)), GN_BAD_SHAPE);
+    REFUSED(gn_mse_loss_with(f, f, WITH(.weights = large)), GN_BAD_SHAPE);
+    REFUSED(gn_mse_loss_with(f, two, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_l1_loss_with(f, row, WITH(.weights = half)), GN_BAD_DTYPE);
+    REFUSED(gn_l1_loss_with(i, i, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_l1_loss_with(f, f, WITH(.reduction = (gn_reduction)3)), GN_BAD_ARGUMENT);
+    REFUSED(gn_smooth_l1_loss_with(f, f, -1, NULL), GN_BAD_ARGUMENT);
+    REFUSED(gn_smooth_l1_loss_with(f, f, 1, WITH(.positive = row)), GN_BAD_ARGUMENT);
+    REFUSED(gn_huber_loss_with(f, f, 0, NULL), GN_BAD_ARGUMENT);
+    REFUSED(gn_huber_loss_with(f, f, NAN, NULL), GN_BAD_ARGUMENT);
+    REFUSED(gn_huber_loss_with(f, f, 1, WITH(.log_target = true)), GN_BAD_ARGUMENT);
+    REFUSED(gn_bce_loss_with(f, row, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_bce_loss_with(f, f, WITH(.over_elements = true)), GN_BAD_ARGUMENT);
+    REFUSED(gn_bce_logits_loss_with(f, f, WITH(.positive = two)), GN_BAD_SHAPE);
+    REFUSED(gn_bce_logits_loss_with(f, f, WITH(.positive = i)), GN_BAD_DTYPE);
+    REFUSED(gn_kl_loss_with(f, f, WITH(.positive = row)), GN_BAD_ARGUMENT);
+    REFUSED(gn_kl_loss_with(f, two, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_nll_loss_with(f, i, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_nll_loss_with(f, two, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_nll_loss_with(f, ids, &(gn_cross_entropy_desc){ .smoothing = 0.5 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_nll_loss_with(f, ids, &(gn_cross_entropy_desc){ .weights = two }), GN_BAD_SHAPE);
+    check_alive();
+}
+
 TEST(grids_and_blocks_refuse_what_their_comments_exclude) {
     gn_tensor x = floats(GN_SHAPE(2, 6, 3)), image = floats(GN_SHAPE(1, 4, 2, 3)),
               places = floats(GN_SHAPE(1, 2, 2, 2)), waves = floats(GN_SHAPE(4, 2));
@@ -1083,6 +1114,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(nonzero_bound_too_small_is_index_out_of_range),
     TEST_ENTRY(class_losses_with_a_target_outside_are_index_out_of_range),
     TEST_ENTRY(composites_refuse_what_their_comments_exclude),
+    TEST_ENTRY(losses_refuse_what_their_comments_exclude),
     TEST_ENTRY(grids_and_blocks_refuse_what_their_comments_exclude),
     TEST_ENTRY(matrices_and_regions_refuse_what_their_comments_exclude),
     TEST_ENTRY(transforms_and_counts_refuse_what_their_comments_exclude),

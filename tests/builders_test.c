@@ -267,6 +267,14 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(bce_logits_loss, GN_F32, S4, gn_bce_logits_loss(a, a))                                                           \
     X(nll_loss, GN_F32, V3, gn_nll_loss(a, whole(g, GN_I32, GN_SCALAR, 0)))                                            \
     X(kl_loss, GN_F32, S4, gn_kl_loss(a, a))                                                                           \
+    X(nll_loss_with, GN_F32, V3, gn_nll_loss_with(a, whole(g, GN_I32, GN_SCALAR, 0), NULL))                            \
+    X(kl_loss_with, GN_F32, S4, gn_kl_loss_with(a, a, NULL))                                                           \
+    X(mse_loss_with, GN_F32, S4, gn_mse_loss_with(a, a, NULL))                                                         \
+    X(l1_loss_with, GN_F32, S4, gn_l1_loss_with(a, a, NULL))                                                           \
+    X(smooth_l1_loss_with, GN_F32, S4, gn_smooth_l1_loss_with(a, a, 1, NULL))                                          \
+    X(huber_loss_with, GN_F32, S4, gn_huber_loss_with(a, a, 1, NULL))                                                  \
+    X(bce_loss_with, GN_F32, S4, gn_bce_loss_with(a, a, NULL))                                                         \
+    X(bce_logits_loss_with, GN_F32, S4, gn_bce_logits_loss_with(a, a, NULL))                                           \
     X(smooth_l1_loss, GN_F32, S4, gn_smooth_l1_loss(a, a, 0))                                                          \
     X(smooth_l1_loss, GN_F32, S4, gn_smooth_l1_loss(a, a, 1))                                                          \
     X(cross_entropy_smooth, GN_F32, V3, gn_cross_entropy_smooth(a, whole(g, GN_I32, GN_SCALAR, 0), 0))                 \
@@ -839,6 +847,10 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(embedding_bag, gn_embedding_bag_offsets(a, a, a, false, GN_BAG_SUM))                                          \
     X(bce_loss, gn_bce_loss(a, gn_reshape(a, GN_SHAPE(6))))                                                         \
     X(nll_loss, gn_nll_loss(a, a))                                                                                  \
+    X(nll_loss, gn_nll_loss_with(a, a, NULL))                                                                       \
+    X(huber_loss, gn_huber_loss_with(a, a, -1, NULL))                                                               \
+    X(mse_loss, gn_mse_loss_with(a, gn_reshape(a, GN_SHAPE(6)), NULL))                                              \
+    X(bce_loss, gn_bce_loss_with(a, a, &(gn_loss_desc){ .positive = a }))                                           \
     X(assign, gn_assign(a, a))                                                                                      \
     X(kv_append, gn_kv_append(a, a, a))                                                                             \
     X(page_append, gn_page_append(a, a, a, GN_NONE, GN_NONE))                                                       \

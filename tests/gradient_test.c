@@ -408,6 +408,24 @@ BUILD(b_bce_logits_loss, gn_bce_logits_loss(in[0], in[1]))
 BUILD(b_nll_loss, gn_nll_loss(in[0], indices(c, GN_SHAPE(2, 3), 4)))
 BUILD(b_kl_loss, gn_kl_loss(in[0], in[1]))
 BUILD(b_smooth_l1_loss, gn_smooth_l1_loss(in[0], in[1], 0.4))
+#define WEIGHTS(i, how) \
+    &(gn_loss_desc) { .weights = in[i], .reduction = how }
+#define SIGMOIDS gn_sigmoid(in[0]), gn_sigmoid(in[1])
+BUILD(b_mse_loss_with, gn_mse_loss_with(in[0], in[1], WEIGHTS(2, GN_REDUCE_MEAN)))
+BUILD(b_l1_loss_with, gn_l1_loss_with(in[0], in[1], WEIGHTS(2, GN_REDUCE_NONE)))
+BUILD(b_smooth_l1_with, gn_smooth_l1_loss_with(in[0], in[1], 0.4, WEIGHTS(2, GN_REDUCE_MEAN)))
+BUILD(b_huber_loss_with, gn_huber_loss_with(in[0], in[1], 0.4, WEIGHTS(2, GN_REDUCE_MEAN)))
+BUILD(b_bce_loss_with, gn_bce_loss_with(SIGMOIDS, WEIGHTS(2, GN_REDUCE_SUM)))
+#define POSITIVES \
+    &(gn_loss_desc) { .weights = in[2], .positive = in[3] }
+BUILD(b_bce_logits_with, gn_bce_logits_loss_with(in[0], gn_sigmoid(in[1]), POSITIVES))
+BUILD(b_kl_loss_with, gn_kl_loss_with(in[0], in[1], WEIGHTS(2, GN_REDUCE_MEAN)))
+#define LOG_TARGETS \
+    &(gn_loss_desc) { .weights = in[2], .log_target = true, .over_elements = true }
+BUILD(b_kl_log_target, gn_kl_loss_with(in[0], in[1], LOG_TARGETS))
+#define COUNTED \
+    &(gn_cross_entropy_desc) { .weights = in[1], .ignores = true, .ignored = 2 }
+BUILD(b_nll_loss_with, gn_nll_loss_with(in[0], CLASSES, COUNTED))
 BUILD(b_cross_entropy_smooth, gn_cross_entropy_smooth(in[0], indices(c, GN_SHAPE(2, 3), 4), 0.2))
 
 static gn_tensor b_split(gn_ctx *c, const gn_tensor *in) {
@@ -565,6 +583,15 @@ static const problem problems[] = {
     { "nll_loss", "rows", 1, { S(2, 3, 4) }, { 0 }, b_nll_loss, 0 },
     { "kl_loss", "rows", 2, { S(3, 4), S(3, 4) }, { ANY_SIGN, POSITIVE }, b_kl_loss, 0 },
     { "smooth_l1_loss", "near and far", 2, { S(3, 4), S(3, 4) }, { 0 }, b_smooth_l1_loss, 0 },
+    { "mse_loss", "weights", 3, { S(3, 4), S(3, 4), S(4) }, { 0, 0, POSITIVE }, b_mse_loss_with, 0 },
+    { "l1_loss", "weights, elements", 3, { S(3, 4), S(3, 4), S(3, 4) }, { 0, 0, POSITIVE }, b_l1_loss_with, 0 },
+    { "smooth_l1_loss", "weights", 3, { S(3, 4), S(3, 4), S(3, 1) }, { 0, 0, POSITIVE }, b_smooth_l1_with, 0 },
+    { "huber_loss", "weights", 3, { S(3, 4), S(3, 4), S(4) }, { 0, 0, POSITIVE }, b_huber_loss_with, 0 },
+    { "bce_loss", "weights, sum", 3, { S(3, 4), S(3, 4), S(4) }, { 0 }, b_bce_loss_with, 0 },
+    { "bce_logits_loss", "weights, positives", 4, { S(3, 4), S(3, 4), S(3, 1), S(4) }, { 0 }, b_bce_logits_with, 0 },
+    { "kl_loss", "weights", 3, { S(3, 4), S(3, 4), S(4) }, { 0, POSITIVE, 0 }, b_kl_loss_with, 0 },
+    { "kl_loss", "logarithms", 3, { S(3, 4), S(3, 4), S(3, 4) }, { 0 }, b_kl_log_target, 0 },
+    { "nll_loss", "weights", 2, { S(2, 3, 4), S(4) }, { 0, POSITIVE }, b_nll_loss_with, 0 },
     { "cross_entropy_smooth", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy_smooth, 0 },
     { "linear_quantized", "bias", 2, { S(2, 3, 4), S(3) }, { 0 }, b_linear_quantized, 4 },
     { "expert_linear", "bias", 3, { S(5, 4), S(3, 4, 2), S(3, 2) }, { 0 }, b_expert_linear, 0 },

@@ -295,6 +295,12 @@ static gn_tensor pool_of(const gn_tensor *in) {
     X(bce_logits_loss, 2, gn_bce_logits_loss(in[0], in[1]))                                                  \
     X(nll_loss, 2, gn_nll_loss(in[0], in[1]))                                                                \
     X(kl_loss, 2, gn_kl_loss(in[0], in[1]))                                                                  \
+    X(nll_loss_with, 2, gn_nll_loss_with(in[0], in[1], NULL))                                                \
+    X(kl_loss_with, 2, gn_kl_loss_with(in[0], in[1], NULL))                                                  \
+    X(mse_loss_with, 2, gn_mse_loss_with(in[0], in[1], NULL))                                                \
+    X(l1_loss_with, 2, gn_l1_loss_with(in[0], in[1], NULL))                                                  \
+    X(huber_loss_with, 2, gn_huber_loss_with(in[0], in[1], any_number(), NULL))                              \
+    X(bce_logits_loss_with, 2, gn_bce_logits_loss_with(in[0], in[1], NULL))                                  \
     X(smooth_l1_loss, 2, gn_smooth_l1_loss(in[0], in[1], any_number()))                                      \
     X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number()))                          \
     X(attention, 5, attention_of(in, 5))                                                                     \

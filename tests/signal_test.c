@@ -567,6 +567,92 @@ TEST(bags_begin_at_offsets) {
     gn_close(g);
 }
 
+/* `call` with each reduction r: its mean, its sum and its elements. */
+#define LOSS(call, mean, sum, ...)       \
+    do {                                 \
+        gn_reduction r = GN_REDUCE_MEAN; \
+        NEAR(call, 1e-15, mean);         \
+        r = GN_REDUCE_SUM;               \
+        NEAR(call, 1e-14, sum);          \
+        r = GN_REDUCE_NONE;              \
+        NEAR(call, 1e-15, __VA_ARGS__);  \
+    } while (0)
+#define WITH(...) \
+    &(gn_loss_desc) { .reduction = r, __VA_ARGS__ }
+#define M23(...) T(GN_F64, GN_SHAPE(2, 3), __VA_ARGS__)
+#define ROW3(...) T(GN_F64, GN_SHAPE(3), __VA_ARGS__)
+
+/* The numbers are PyTorch 2.15's, in f64; smooth_l1, which has no weights there, is weighted as l1. */
+TEST(losses_of_elements_have_weights_and_reductions) {
+    if (!begin()) return;
+    gn_tensor a = M23(0.5, -1.25, 2, 0.1, 3, -0.75), b = M23(0.25, -1, -0.5, 0.1, 1.5, 0.75),
+              w = M23(2, 0.5, 1, 0.25, 3, 0), row = ROW3(0.5, 1, 2);
+    LOSS(gn_mse_loss_with(a, b, WITH(.weights = w)), 1.9490740740740742, 13.15625, 0.125, 0.03125, 6.25, 0, 6.75, 0);
+    LOSS(gn_mse_loss_with(a, b, WITH(.weights = row)), 2.7633928571428572, 19.34375, 0.03125, 0.0625, 12.5, 0, 2.25,
+         4.5);
+    LOSS(gn_mse_loss_with(a, b, WITH(.weights = GN_NONE)), 1.8125, 10.875, 0.0625, 0.0625, 6.25, 0, 2.25, 2.25);
+    LOSS(gn_l1_loss_with(a, b, WITH(.weights = w)), 1.1296296296296295, 7.625, 0.5, 0.125, 2.5, 0, 4.5, 0);
+    LOSS(gn_l1_loss_with(a, b, WITH(.weights = GN_NONE)), 1, 6, 0.25, 0.25, 2.5, 0, 1.5, 1.5);
+    LOSS(gn_smooth_l1_loss_with(a, b, 0.4, WITH(.weights = GN_NONE)), 0.84270833333333339, 5.05625, 0.078125, 0.078125,
+         2.3, 0, 1.3, 1.3);
+    LOSS(gn_smooth_l1_loss_with(a, b, 0.4, WITH(.weights = w)), 0.9474537037037037, 6.3953125, 0.15625, 0.0390625, 2.3,
+         0, 3.9, 0);
+    LOSS(gn_huber_loss_with(a, b, 0.4, WITH(.weights = w)), 0.42635416666666665, 2.558125, 0.0625, 0.015625, 0.92, 0,
+         1.56, 0);
+    LOSS(gn_huber_loss_with(a, b, 0.4, WITH(.weights = GN_NONE)), 0.33708333333333335, 2.0225, 0.03125, 0.03125, 0.92,
+         0, 0.52, 0.52);
+    NEAR(gn_mse_loss_with(a, row, NULL), 1e-15, 2.7975);
+    gn_close(g);
+}
+
+TEST(losses_of_probabilities_have_weights_and_reductions) {
+    if (!begin()) return;
+    gn_tensor a = M23(0.5, -1.25, 2, 0.1, 3, -0.75), p = M23(0.5, 0, 0.9, 0.25, 1, 0.6), t = M23(1, 0, 0.25, 0.5, 1, 0),
+              w = M23(2, 0.5, 1, 0.25, 3, 0), row = ROW3(0.5, 1, 2), c = ROW3(3, 0.5, 1.5);
+    LOSS(gn_bce_loss_with(p, t, WITH(.weights = w)), 0.55813672732939001, 3.3488203639763401, 1.3862943611198906, 0,
+         1.7532789486599909, 0.20924705419645895, 0, 0);
+    LOSS(gn_bce_loss_with(p, t, WITH(.weights = row)), 1.0173678432901971, 6.1042070597411824, 0.34657359027997264, 0,
+         3.5065578973199818, 0.4184941083929179, 0, 1.83258146374831);
+    LOSS(gn_bce_logits_loss_with(a, t, WITH(.weights = row, .positive = c)), 0.95267748842541045, 5.7160649305524629,
+         0.71111547627016003, 0.25192908134537295, 3.285588024846688, 0.6693966600735709, 0.024293675786871031,
+         0.77374201222979977);
+    LOSS(gn_bce_logits_loss_with(a, t, WITH(.positive = c)), 0.8444853413929917, 5.0669120483579499, 1.4222309525403201,
+         0.25192908134537295, 1.642794012423344, 1.3387933201471418, 0.024293675786871031, 0.38687100611489988);
+    LOSS(gn_bce_logits_loss_with(a, t, WITH(.weights = w)), 0.50340128996924849, 3.0204077398154907,
+         0.94815396836021337, 0.12596454067268648, 1.6269280110429725, 0.17359916501839273, 0.14576205472122619, 0);
+    gn_tensor far = T(GN_F64, GN_SHAPE(2), -800, 800), ends = T(GN_F64, GN_SHAPE(2), 1, 0),
+              by = T(GN_F64, GN_SHAPE(2), 2, 3);
+    LOSS(gn_bce_logits_loss_with(far, ends, WITH(.positive = by)), 1200, 2400, 1600, 800);
+    gn_tensor x = gn_log_softmax(a, -1), q = M23(0.2, 0, 0.8, 0.5, 0.25, 0.25),
+              y = gn_log_softmax(M23(0.25, -1, -0.5, 0.1, 1.5, 0.75), -1);
+    LOSS(gn_kl_loss_with(x, q, WITH(.log_target = false)), 0.7278039795028896, 1.455607959005779, 0.024636814133586482,
+         0, 0.0075827454302583586, 1.1412309948609534, -0.3276712977095096, 0.6098287022904905);
+    LOSS(gn_kl_loss_with(x, y, WITH(.log_target = true, .over_elements = true)), 0.2030991439882277, 1.2185948639293662,
+         0.664033591006845, 0.271694446646004, -0.2905979393388841, 0.1483181914167475, -0.2711589442124138,
+         0.6963055184110675);
+    NEAR(gn_kl_loss_with(x, q, &(gn_loss_desc){ .over_elements = true }), 1e-15, 0.2426013265009632);
+    NEAR(gn_kl_loss_with(x, y, &(gn_loss_desc){ .log_target = true }), 1e-15, 0.6092974319646831);
+    gn_close(g);
+}
+
+/* PyTorch's nll_loss, which takes -100 as no class; with no row that counts a mean is NaN. */
+TEST(losses_of_given_logarithms_have_weights_and_rows_that_do_not_count) {
+    if (!begin()) return;
+    gn_tensor x = T(GN_F64, GN_SHAPE(4, 3), 0.5, -1.25, 2, 0.1, 3, -0.75, 1, 2, 3, -1, 0.25, -2),
+              ids = T(GN_I64, GN_SHAPE(4), 2, 0, -100, 1), c = ROW3(3, 0.5, 1.5);
+#define ROWS(ids, no, ...) \
+    gn_nll_loss_with(x, ids, &(gn_cross_entropy_desc){ .ignores = true, .ignored = no, .reduction = r, __VA_ARGS__ })
+    LOSS(ROWS(ids, -100, .weights = c), -0.685, -3.425, -3, -0.3, 0, -0.125);
+    LOSS(ROWS(ids, -100, .smoothing = 0), -0.78333333333333333, -2.35, -2, -0.1, 0, -0.25);
+    LOSS(ROWS(T(GN_I32, GN_SHAPE(4), 2, 0, 1, 1), 1, .weights = c), -0.73333333333333328, -3.3, -3, -0.3, 0, 0);
+#undef ROWS
+    gn_cross_entropy_desc none = { .ignores = true, .ignored = 1, .weights = c };
+    double y = 0;
+    CHECK(gn_read(gn_nll_loss_with(x, T(GN_I32, GN_SHAPE(4), 1, 1, 1, 1), &none), &y, sizeof y) == GN_OK && isnan(y));
+    NEAR(gn_nll_loss_with(x, T(GN_I32, GN_SHAPE(4), 2, 0, 1, 1), NULL), 1e-15, -1.0875);
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -586,6 +672,9 @@ int main(int argc, char **argv) {
         TEST_ENTRY(norms_of_trailing_axes_give_their_mean_and_deviation),
         TEST_ENTRY(indices_below_0_count_from_the_end),
         TEST_ENTRY(bags_begin_at_offsets),
+        TEST_ENTRY(losses_of_elements_have_weights_and_reductions),
+        TEST_ENTRY(losses_of_probabilities_have_weights_and_reductions),
+        TEST_ENTRY(losses_of_given_logarithms_have_weights_and_rows_that_do_not_count),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
