@@ -1284,6 +1284,13 @@ GN_API gn_tensor gn_diagonal_at(const char *file, int line, gn_tensor a, int64_t
 GN_API gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel, gn_shape stride, gn_shape pad,
                               gn_shape dilation);
 #define gn_im2col(...) gn_im2col_at(GN_HERE, __VA_ARGS__)
+/* Windows added up where they overlap, the transpose of im2col (PyTorch's F.fold), over one to three spatial axes:
+   (N,C*K,L) = (N,C,size…), K and L the numbers of elements of a window and of windows, row-major. size, kernel, stride
+   and dilation have a number for each axis, and so has pad, or two: those before all axes, then those behind. f16 and
+   bf16 are added in their own dtype. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable. */
+GN_API gn_tensor gn_col2im_at(const char *file, int line, gn_tensor a, gn_shape size, gn_shape kernel, gn_shape stride,
+                              gn_shape pad, gn_shape dilation);
+#define gn_col2im(...) gn_col2im_at(GN_HERE, __VA_ARGS__)
 
 /* ---- convolution ---------------------------------------------------------------------------------------*/
 /* One number for each spatial axis, of which there are one to three. All zero: stride and dilation 1, no padding, one
@@ -43609,21 +43616,23 @@ gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn
 
 /* ---- convolution as a matrix ---- */
 
-/* Places in (H,W) laid flat, as (KH*KW*OH*OW). */
+/* Places of n axes laid flat, of which each has `size` elements, as (K*O) of kernel (K…) and windows (O…). */
 static gn_tensor gn__window_index(const char *file, int line, gn_ctx *g, const int64_t *out, const gn_shape *kernel,
-                                  const gn_shape *stride, const gn_shape *dilation, int64_t width) {
-    gn_tensor at[2];
-    for (int i = 0; i < 2; i++) {
-        gn_shape k = GN_SHAPE(1, 1, 1, 1), o = k;
+                                  const gn_shape *stride, const gn_shape *dilation, const int64_t *size) {
+    gn_tensor sum = GN_NONE;
+    int n = kernel->rank;
+    for (int i = 0; i < n; i++) {
+        gn_shape k = { 2 * n, { 1, 1, 1, 1, 1, 1 } }, o = k;
         k.dims[i] = kernel->dims[i];
-        o.dims[2 + i] = out[i];
+        o.dims[n + i] = out[i];
         gn_tensor inside =
             gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, kernel->dims[i], 0, (double)dilation->dims[i]), k);
-        at[i] =
+        gn_tensor at =
             gn_add_at(GN__AT, inside,
                       gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, out[i], 0, (double)stride->dims[i]), o));
+        sum = i ? gn_add_at(GN__AT, gn_mul_c_at(GN__AT, sum, (double)size[i]), at) : at;
     }
-    return gn_reshape_at(GN__AT, gn_add_at(GN__AT, gn_mul_c_at(GN__AT, at[0], (double)width), at[1]), GN_SHAPE(-1));
+    return gn_reshape_at(GN__AT, sum, GN_SHAPE(-1));
 }
 
 gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel, gn_shape stride, gn_shape pad,
@@ -43648,7 +43657,7 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
     }
     gn_shape edge = GN_SHAPE(0, 0, pad.dims[0], pad.dims[1]), s = GN_SHAPE(t.shape.dims[0], t.shape.dims[1], -1);
     gn_tensor x = gn_pad_at(GN__AT, a, edge, edge, GN_PAD_CONSTANT, 0),
-              index = gn__window_index(GN__AT, a.ctx, out, &kernel, &stride, &dilation, size[1]);
+              index = gn__window_index(GN__AT, a.ctx, out, &kernel, &stride, &dilation, size);
     if (!gn__known(GN__AT, "im2col", x, &t, &bad)) return bad;
     s.dims[2] = size[0] * size[1];
     gn_tensor y = gn_index_select_at(GN__AT, gn_reshape_at(GN__AT, x, s), 2, index);
@@ -43656,6 +43665,72 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
     if (!gn__known(GN__AT, "im2col", y, &u, &bad)) return bad;
     return gn_reshape_at(GN__AT, y,
                          GN_SHAPE(t.shape.dims[0], t.shape.dims[1] * kernel.dims[0] * kernel.dims[1], out[0] * out[1]));
+}
+
+/* How windows lie in an image of `size` with its pads. */
+typedef struct gn__fold {
+    int64_t before[3], padded[3], out[3];
+    int64_t taps, places, area; /* elements of a window, windows, elements of the padded image */
+} gn__fold;
+
+/* NONE: the numbers of col2im fit each other, and *out is what they say. */
+static gn_tensor gn__fold_of(const char *file, int line, gn_tensor a, const gn_shape *size, const gn_shape *kernel,
+                             const gn_shape *stride, const gn_shape *pad, const gn_shape *dilation, gn__fold *out) {
+    int n = size->rank;
+    int64_t most = GN__MAX_BYTES;
+    if (n < 1 || n > 3 || kernel->rank != n || stride->rank != n || dilation->rank != n ||
+        (pad->rank != n && pad->rank != 2 * n))
+        return gn__refuse(
+            GN__AT, GN__OF(a), GN_BAD_RANK,
+            "col2im takes (N,C*K,L), one to three numbers each for size, kernel, stride and dilation, and "
+            "as many or twice as many for pad");
+    *out = (gn__fold){ .taps = 1, .places = 1, .area = 1 };
+    for (int i = 0; i < n; i++) {
+        int64_t k = kernel->dims[i], b = pad->dims[i], e = pad->dims[pad->rank == n ? i : n + i], d = size->dims[i];
+        if (k < 1 || k > most || stride->dims[i] < 1 || stride->dims[i] > most || dilation->dims[i] < 1 ||
+            dilation->dims[i] > most || b < 0 || b > most || e < 0 || e > most || d < 0 || d > most)
+            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT,
+                              "col2im: kernel, stride and dilation are 1 or more, size and pad are 0 or more");
+        bool fits = b <= most - e && b + e <= most - d && b + e + d > 0;
+        int64_t whole = fits ? b + e + d : 1;
+        if (!fits || k - 1 > (whole - 1) / dilation->dims[i] || out->area > most / whole)
+            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE,
+                              "col2im: the kernel is larger than the padded image, or that is too large");
+        out->before[i] = b;
+        out->padded[i] = whole;
+        out->out[i] = (whole - 1 - (k - 1) * dilation->dims[i]) / stride->dims[i] + 1;
+        out->area *= whole;
+        out->taps *= k;
+        out->places *= out->out[i];
+    }
+    return GN_NONE;
+}
+
+/* The index and the sum are those of im2col's gradient. */
+gn_tensor gn_col2im_at(const char *file, int line, gn_tensor a, gn_shape size, gn_shape kernel, gn_shape stride,
+                       gn_shape pad, gn_shape dilation) {
+    gn__type t;
+    gn_tensor bad;
+    gn__fold f;
+    if (!gn__known(GN__AT, "col2im", a, &t, &bad)) return bad;
+    bad = gn__fold_of(GN__AT, a, &size, &kernel, &stride, &pad, &dilation, &f);
+    if (bad.ctx) return bad;
+    if (t.shape.rank != 3)
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "col2im takes (N,C*K,L), not rank %d", t.shape.rank);
+    if (f.taps > GN__MAX_BYTES / f.places || t.shape.dims[1] % f.taps || t.shape.dims[2] != f.places)
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "col2im: (N,C*%lld,%lld) is right for these windows",
+                          (long long)f.taps, (long long)f.places);
+    int64_t N = t.shape.dims[0], C = t.shape.dims[1] / f.taps, P = f.taps * f.places;
+    gn_tensor index = gn__window_index(GN__AT, a.ctx, f.out, &kernel, &stride, &dilation, f.padded);
+    index = gn_broadcast_at(GN__AT, gn_reshape_at(GN__AT, index, GN_SHAPE(1, 1, P)), GN_SHAPE(N, C, P));
+    gn_tensor y = gn_broadcast_at(GN__AT, gn_like_at(GN__AT, a, 0), GN_SHAPE(N, C, f.area));
+    y = gn_scatter_add_at(GN__AT, y, 2, index, gn_reshape_at(GN__AT, a, GN_SHAPE(N, C, P)));
+    gn_shape whole = { 2 + size.rank, { N, C } };
+    memcpy(whole.dims + 2, f.padded, (size_t)size.rank * sizeof *whole.dims);
+    y = gn_reshape_at(GN__AT, y, whole);
+    for (int i = 0; i < size.rank; i++)
+        if (f.padded[i] != size.dims[i]) y = gn_slice_at(GN__AT, y, 2 + i, f.before[i], f.before[i] + size.dims[i], 1);
+    return y;
 }
 
 gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias, const gn_conv_desc *desc) {

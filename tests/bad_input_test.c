@@ -629,6 +629,28 @@ TEST(losses_refuse_what_their_comments_exclude) {
     check_alive();
 }
 
+#define FOLD(a, size, pad) gn_col2im(a, size, GN_SHAPE(2, 2), GN_SHAPE(1, 1), pad, GN_SHAPE(1, 1))
+
+TEST(folds_refuse_what_their_comments_exclude) {
+    gn_tensor x = floats(GN_SHAPE(2, 8, 6)), none = floats(GN_SHAPE(2, 0, 1));
+    gn_shape size = GN_SHAPE(3, 4), pad = GN_SHAPE(0, 0), one = GN_SHAPE(1), big = GN_SHAPE((int64_t)1 << 40);
+    REFUSED(FOLD(floats(GN_SHAPE(8, 6)), size, pad), GN_BAD_RANK);
+    REFUSED(FOLD(x, GN_SHAPE(3), pad), GN_BAD_RANK);
+    REFUSED(FOLD(x, size, GN_SHAPE(0, 0, 0)), GN_BAD_RANK);
+    REFUSED(FOLD(x, GN_SHAPE(3, -1), pad), GN_BAD_ARGUMENT);
+    REFUSED(FOLD(x, size, GN_SHAPE(0, -1)), GN_BAD_ARGUMENT);
+    REFUSED(FOLD(x, size, GN_SHAPE(0, 0, 0, -1)), GN_BAD_ARGUMENT);
+    REFUSED(FOLD(x, size, GN_SHAPE(0, 1)), GN_BAD_SHAPE);
+    REFUSED(FOLD(x, GN_SHAPE(1, 4), pad), GN_BAD_SHAPE);
+    REFUSED(FOLD(floats(GN_SHAPE(2, 7, 6)), size, pad), GN_BAD_SHAPE);
+    REFUSED(gn_col2im(x, one, GN_SHAPE(0), one, GN_SHAPE(0), one), GN_BAD_ARGUMENT);
+    REFUSED(gn_col2im(x, one, one, GN_SHAPE(INT64_MAX), GN_SHAPE(0), one), GN_BAD_ARGUMENT);
+    REFUSED(gn_col2im(none, big, big, one, GN_SHAPE(INT64_MAX), one), GN_BAD_ARGUMENT);
+    REFUSED(gn_col2im(none, GN_SHAPE(1 << 30, 1 << 30), GN_SHAPE(1, 1), GN_SHAPE(1, 1), pad, GN_SHAPE(1, 1)),
+            GN_BAD_SHAPE);
+    check_alive();
+}
+
 TEST(grids_and_blocks_refuse_what_their_comments_exclude) {
     gn_tensor x = floats(GN_SHAPE(2, 6, 3)), image = floats(GN_SHAPE(1, 4, 2, 3)),
               places = floats(GN_SHAPE(1, 2, 2, 2)), waves = floats(GN_SHAPE(4, 2));
@@ -1115,6 +1137,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(class_losses_with_a_target_outside_are_index_out_of_range),
     TEST_ENTRY(composites_refuse_what_their_comments_exclude),
     TEST_ENTRY(losses_refuse_what_their_comments_exclude),
+    TEST_ENTRY(folds_refuse_what_their_comments_exclude),
     TEST_ENTRY(grids_and_blocks_refuse_what_their_comments_exclude),
     TEST_ENTRY(matrices_and_regions_refuse_what_their_comments_exclude),
     TEST_ENTRY(transforms_and_counts_refuse_what_their_comments_exclude),

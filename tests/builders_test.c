@@ -226,6 +226,7 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(triu, GN_F32, S4, gn_triu(a, -9))                                                                                \
     X(diagonal, GN_F32, GN_SHAPE(3, 1, 1), gn_diagonal(a, 0, 1, 2))                                                    \
     X(im2col, GN_F32, S4, gn_im2col(a, GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(0, 0), GN_SHAPE(1, 1)))                \
+    X(col2im, GN_F32, GN_SHAPE(1, 2, 3), gn_col2im(a, V3, GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)))         \
     X(gather, GN_F32, M23, gn_gather(a, 0, row_places(g)))                                                             \
     X(embedding, GN_F32, M23, gn_embedding(a, gn_arange(g, GN_I64, 2, 0, 1)))                                          \
     X(grid_sample, GN_F32, S4, gn_grid_sample(a, whole(g, GN_F32, GN_SHAPE(1, 1, 3, 2), 0), NULL))                     \
@@ -783,6 +784,7 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(im2col, gn_im2col(a, GN_SHAPE(9, 9), GN_SHAPE(1, 1), GN_SHAPE(0, 0), GN_SHAPE(1, 1)))                         \
     X(im2col, gn_im2col(a, GN_SHAPE(1, 1), GN_SHAPE(0, 1), GN_SHAPE(0, 0), GN_SHAPE(1, 1)))                         \
     X(im2col, gn_im2col(a, GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)))                                     \
+    X(col2im, gn_col2im(a, GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)))                        \
     X(one_hot, gn_one_hot(gn_cast(a, GN_I32), -1, GN_F32))                                                          \
     X(one_hot, gn_one_hot(gn_cast(a, GN_I32), (int64_t)1 << 60, GN_F32))                                            \
     X(det, gn_det(a))                                                                                               \

@@ -392,6 +392,7 @@ BUILD(b_tril, gn_tril(in[0], -1))
 BUILD(b_triu, gn_triu(in[0], 1))
 BUILD(b_diagonal, gn_diagonal(in[0], 1, 0, -1))
 BUILD(b_im2col, gn_im2col(in[0], GN_SHAPE(2, 2), GN_SHAPE(1, 2), GN_SHAPE(1, 0), GN_SHAPE(1, 2)))
+BUILD(b_col2im, gn_col2im(in[0], GN_SHAPE(3, 4), GN_SHAPE(2, 2), GN_SHAPE(1, 2), GN_SHAPE(1, 0), GN_SHAPE(1, 1)))
 BUILD(b_index_select, gn_index_select(in[0], 1, indices(c, GN_SHAPE(5), 3)))
 BUILD(b_gather_nd, gn_gather_nd(in[0], indices(c, GN_SHAPE(4, 2), 3)))
 BUILD(b_rotary, gn_rotary(in[0], indices(c, GN_SHAPE(3), 7), 100, false))
@@ -570,6 +571,7 @@ static const problem problems[] = {
     { "triu", "above", 1, { S(3, 4) }, { 0 }, b_triu, 0 },
     { "diagonal", "above", 1, { S(3, 2, 4) }, { 0 }, b_diagonal, 0 },
     { "im2col", "stride, pad, dilation", 1, { S(1, 2, 3, 4) }, { 0 }, b_im2col, 0 },
+    { "col2im", "overlaps, cut off", 1, { S(1, 4, 8) }, { 0 }, b_col2im, 0 },
     { "index_select", "repeated ids", 1, { S(2, 3, 2) }, { 0 }, b_index_select, 0 },
     { "gather_nd", "two parts", 1, { S(3, 3, 2) }, { 0 }, b_gather_nd, 0 },
     { "rotary", "halves", 1, { S(2, 3, 4) }, { 0 }, b_rotary, 0 },

@@ -506,7 +506,7 @@ TEST(what_meets_is_multiplied) {
 
 /* ---- indices from the end, bags, given numbers ---- */
 
-#define NUMBERS(...) (const double[]){ __VA_ARGS__ }, GN__COUNT(__VA_ARGS__)
+#define NUMBERS(...) (const double[]){ __VA_ARGS__ }, (int64_t)(sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
 static void is_near(const char *what, gn_tensor y, double bound, const double *want, int64_t n) {
     memcpy(wanted, want, (size_t)n * sizeof *want);
     if (reads(y, n)) close_to(what, n, bound);
@@ -653,6 +653,57 @@ TEST(losses_of_given_logarithms_have_weights_and_rows_that_do_not_count) {
     gn_close(g);
 }
 
+/* ---- windows added up, products of bytes ---- */
+
+/* The numbers start + i mod `period`. */
+static gn_tensor repeating(gn_shape s, int64_t n, int64_t period, int64_t start) {
+    for (int64_t i = 0; i < n; i++) given[i] = (double)(i % period + start);
+    return tensor(GN_F64, s, given);
+}
+
+/* The first two are PyTorch's F.fold. */
+TEST(windows_are_added_up) {
+    if (!begin()) return;
+    IS(gn_col2im(repeating(GN_SHAPE(1, 4, 8), 32, 7, -3), GN_SHAPE(3, 4), GN_SHAPE(2, 2), GN_SHAPE(1, 2),
+                 GN_SHAPE(1, 0), GN_SHAPE(1, 1)),
+       -2, 0, 0, 2, 2, 4, 4, 6, 6, -6, -6, -4);
+    IS(gn_col2im(repeating(GN_SHAPE(1, 12, 10), 120, 11, -5), GN_SHAPE(4, 5), GN_SHAPE(2, 3), GN_SHAPE(2, 1),
+                 GN_SHAPE(1, 1), GN_SHAPE(2, 1)),
+       0, 0, 0, 0, 0, 6, 9, 4, 10, 3, 0, 0, 0, 0, 0, -6, -9, -6, -3, -2, 0, 0, 0, 0, 0, -7, -5, -10, -4, -10, 0, 0, 0,
+       0, 0, 4, 6, 9, 1, 8);
+    gn_tensor line = T(GN_I32, GN_SHAPE(1, 2, 3), 1, 2, 3, 10, 20, 30);
+    IS(gn_col2im(line, GN_SHAPE(4), GN_SHAPE(2), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)), 1, 12, 23, 30);
+    IS(gn_col2im(line, GN_SHAPE(3), GN_SHAPE(2), GN_SHAPE(1), GN_SHAPE(0, 1), GN_SHAPE(1)), 1, 12, 23);
+    IS(gn_col2im(line, GN_SHAPE(3), GN_SHAPE(2), GN_SHAPE(1), GN_SHAPE(1, 0), GN_SHAPE(1)), 12, 23, 30);
+    gn_tensor boxes = repeating(GN_SHAPE(1, 8, 2), 16, 16, 1);
+    IS(gn_col2im(boxes, GN_SHAPE(2, 2, 3), GN_SHAPE(2, 2, 2), GN_SHAPE(1, 1, 1), GN_SHAPE(0, 0, 0), GN_SHAPE(1, 1, 1)),
+       1, 5, 4, 5, 13, 8, 9, 21, 12, 13, 29, 16);
+    gn_close(g);
+}
+
+/* The inner product of columns with im2col(x) is that of col2im(columns) with x; whole numbers, so that it is exact. */
+TEST(adding_windows_up_is_the_transpose_of_cutting_them) {
+    if (!begin()) return;
+    for (int k = 0; k < 24; k++) {
+        gn_shape size = GN_SHAPE(test_random_int(3, 9), test_random_int(3, 9)),
+                 kernel = GN_SHAPE(test_random_int(1, 3), test_random_int(1, 3)),
+                 stride = GN_SHAPE(test_random_int(1, 3), test_random_int(1, 3)),
+                 pad = GN_SHAPE(test_random_int(0, 2), test_random_int(0, 2)),
+                 dilation = GN_SHAPE(kernel.dims[0] < 3 ? test_random_int(1, 2) : 1, 1);
+        gn_info info;
+        gn_tensor x = repeating(GN_SHAPE(2, 3, size.dims[0], size.dims[1]), 6 * size.dims[0] * size.dims[1], 19, -9),
+                  windows = gn_im2col(x, kernel, stride, pad, dilation);
+        if (!CHECK_RESULT(gn_describe(windows, &info), GN_OK)) return;
+        int64_t n = info.shape.dims[0] * info.shape.dims[1] * info.shape.dims[2];
+        gn_tensor y = repeating(info.shape, n, 23, -11), back = gn_col2im(y, size, kernel, stride, pad, dilation),
+                  apart = gn_sub(gn_sum(gn_mul(windows, y), GN_ALL_AXES, false),
+                                 gn_sum(gn_mul(back, x), GN_ALL_AXES, false));
+        IS(apart, 0);
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -675,6 +726,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(losses_of_elements_have_weights_and_reductions),
         TEST_ENTRY(losses_of_probabilities_have_weights_and_reductions),
         TEST_ENTRY(losses_of_given_logarithms_have_weights_and_rows_that_do_not_count),
+        TEST_ENTRY(windows_are_added_up),
+        TEST_ENTRY(adding_windows_up_is_the_transpose_of_cutting_them),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
