@@ -1083,6 +1083,13 @@ GN_API void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int a
    the right, and its axis is dropped. Floats and ints; f16 and bf16 accumulate in f32. */
 GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b);
 #define gn_matmul(...) gn_matmul_at(GN_HERE, __VA_ARGS__)
+/* (a - a_zero) @ (b - b_zero) in i32, as matmul, of a and b in i8 or u8, each of its own; the zero points are of their
+   dtypes and broadcast to them, or GN_NONE. Exact; a sum outside i32 wraps. By products of f32 where no sum of K terms
+   can pass 2^24 (K up to 258 with two zero points, up to 1024 of i8 without), else of f64. GN_BAD_RANK, GN_BAD_SHAPE,
+   GN_BAD_DTYPE. */
+GN_API gn_tensor gn_matmul_ints_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor a_zero,
+                                   gn_tensor b_zero);
+#define gn_matmul_ints(...) gn_matmul_ints_at(GN_HERE, __VA_ARGS__)
 /* x (…,K) @ w (K,N) + b (N); b may be GN_NONE */
 GN_API gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b);
 #define gn_linear(...) gn_linear_at(GN_HERE, __VA_ARGS__)
@@ -1317,6 +1324,13 @@ typedef struct gn_conv_desc {
 GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)
+/* The same of x - x_zero and w - w_zero in i32, of x and w in i8 or u8, each of its own, without a bias. The zero points
+   are of their dtypes, or GN_NONE: x_zero of one element, w_zero of one or, not transposed, of M. What lies outside of x
+   counts as x_zero. A residual or a clamp in desc is GN_BAD_ARGUMENT. Exact as gn_matmul_ints, K being C/groups times
+   the elements of the kernel. Errors as of gn_conv. */
+GN_API gn_tensor gn_conv_ints_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor x_zero,
+                                 gn_tensor w_zero, const gn_conv_desc *desc);
+#define gn_conv_ints(...) gn_conv_ints_at(GN_HERE, __VA_ARGS__)
 
 /* A convolution of two axes whose every tap is read at a place of its own (Dai et al. 2017; with a mask Zhu et al.
    2019): as gn_conv, but x at its usual place plus offset (N,2*G*KH*KW,OH,OW), y before x for each tap, between
@@ -43761,6 +43775,93 @@ gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_te
         a[3] = d.after[i] - extra;
     }
     return gn__op(file, line, GN_OP_CONV, in, n, -1, attrs, n_attrs);
+}
+
+/* ---- products of bytes, exact in floats ---- */
+
+static bool gn__known_bytes(const char *file, int line, const char *op, gn_tensor a, gn__type *out,
+                            gn_tensor *out_bad) {
+    if (!gn__known(GN__AT, op, a, out, out_bad)) return false;
+    if (out->dtype == GN_I8 || out->dtype == GN_U8) return true;
+    *out_bad =
+        gn__refuse(GN__AT, GN__OF(a), GN_BAD_DTYPE, "%s takes i8 and u8, not %s", op, gn__dtypes[out->dtype].name);
+    return false;
+}
+
+/* The zero point of a, whose type is t: none, or of its dtype. */
+static bool gn__known_zero(const char *file, int line, const char *op, gn_tensor zero, const gn__type *t, gn__type *out,
+                           gn_tensor *out_bad) {
+    *out = (gn__type){ t->dtype, GN_SCALAR };
+    if (!gn__given(zero)) return true;
+    if (!gn__known(GN__AT, op, zero, out, out_bad)) return false;
+    if (out->dtype == t->dtype) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(zero), GN_BAD_DTYPE, "%s: a zero point of %s for %s", op,
+                          gn__dtypes[out->dtype].name, gn__dtypes[t->dtype].name);
+    return false;
+}
+
+/* The narrowest dtype in which sums of K products of two bytes are exact. */
+static gn_dtype gn__exact_dtype(const gn__type *a, bool a_zero, const gn__type *b, bool b_zero, int64_t K) {
+    double x = a_zero || a->dtype == GN_U8 ? 255 : 128, y = b_zero || b->dtype == GN_U8 ? 255 : 128;
+    return x * y * (double)K <= 0x1p24 ? GN_F32 : GN_F64;
+}
+
+static gn_tensor gn__less_zero(const char *file, int line, gn_tensor a, gn_tensor zero, gn_dtype d) {
+    gn_tensor x = gn_cast_at(GN__AT, a, d);
+    return gn__given(zero) ? gn_sub_at(GN__AT, x, gn_cast_at(GN__AT, zero, d)) : x;
+}
+
+/* Whole floats in i32; what does not fit wraps, where a cast from floats would saturate. */
+static gn_tensor gn__wrapped(const char *file, int line, gn_tensor y, gn_dtype d) {
+    return gn_cast_at(GN__AT, d == GN_F64 ? gn_cast_at(GN__AT, y, GN_I64) : y, GN_I32);
+}
+
+gn_tensor gn_matmul_ints_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor a_zero, gn_tensor b_zero) {
+    const gn_tensor in[2] = { a, b }, zeros[2] = { a_zero, b_zero };
+    gn__type t[2], z;
+    gn_shape both;
+    gn_tensor bad;
+    for (int i = 0; i < 2; i++)
+        if (!gn__known_bytes(GN__AT, "matmul_ints", in[i], &t[i], &bad)) return bad;
+    for (int i = 0; i < 2; i++) {
+        if (!gn__known_zero(GN__AT, "matmul_ints", zeros[i], &t[i], &z, &bad)) return bad;
+        if (!gn__broadcast_shapes(&t[i].shape, &z.shape, &both) || !gn__shape_equal(&both, &t[i].shape))
+            return gn__refuse(GN__AT, GN__OF_BOTH(in[i], zeros[i]), GN_BAD_SHAPE,
+                              "matmul_ints: a zero point does not broadcast to its tensor");
+    }
+    int64_t K = t[0].shape.rank ? t[0].shape.dims[t[0].shape.rank - 1] : 1;
+    gn_dtype d = gn__exact_dtype(&t[0], gn__given(a_zero), &t[1], gn__given(b_zero), K);
+    gn_tensor y = gn_matmul_at(GN__AT, gn__less_zero(GN__AT, a, a_zero, d), gn__less_zero(GN__AT, b, b_zero, d));
+    return gn__wrapped(GN__AT, y, d);
+}
+
+gn_tensor gn_conv_ints_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor x_zero, gn_tensor w_zero,
+                          const gn_conv_desc *desc) {
+    gn__type t, u, xz, wz;
+    gn_tensor bad;
+    if (!gn__known_bytes(GN__AT, "conv_ints", x, &t, &bad) || !gn__known_bytes(GN__AT, "conv_ints", w, &u, &bad) ||
+        !gn__known_zero(GN__AT, "conv_ints", x_zero, &t, &xz, &bad) ||
+        !gn__known_zero(GN__AT, "conv_ints", w_zero, &u, &wz, &bad))
+        return bad;
+    if (desc && (gn__given(desc->residual) || desc->clamps))
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_ARGUMENT, "conv_ints has no residual and no clamp");
+    if (t.shape.rank < 3 || u.shape.rank != t.shape.rank)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_RANK, "conv_ints takes x (N,C,...) and w (M,C/groups,...)");
+    bool transposed = desc && desc->transposed;
+    int64_t zeros = gn__count(&wz.shape), groups = desc && desc->groups > 0 ? desc->groups : 1, K = 1;
+    if (gn__count(&xz.shape) != 1 || (zeros != 1 && (transposed || zeros != u.shape.dims[0])))
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_SHAPE,
+                          "conv_ints: zero points are one number, or one for each of %lld filters, not %lld",
+                          (long long)u.shape.dims[0], (long long)zeros);
+    for (int i = transposed ? 0 : 1; i < u.shape.rank; i++) K *= transposed && i == 1 ? 1 : u.shape.dims[i];
+    if (transposed) K = (K + groups - 1) / groups;
+    gn_dtype d = gn__exact_dtype(&t, gn__given(x_zero), &u, gn__given(w_zero), K);
+    gn_shape filters = { u.shape.rank, { zeros, 1, 1, 1, 1, 1, 1, 1 } };
+    if (gn__given(x_zero)) x_zero = gn_reshape_at(GN__AT, x_zero, GN_SCALAR);
+    if (gn__given(w_zero)) w_zero = gn_reshape_at(GN__AT, w_zero, filters);
+    gn_tensor y =
+        gn_conv_at(GN__AT, gn__less_zero(GN__AT, x, x_zero, d), gn__less_zero(GN__AT, w, w_zero, d), GN_NONE, desc);
+    return gn__wrapped(GN__AT, y, d);
 }
 
 gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc) {

@@ -651,6 +651,29 @@ TEST(folds_refuse_what_their_comments_exclude) {
     check_alive();
 }
 
+TEST(products_of_bytes_refuse_what_their_comments_exclude) {
+    gn_tensor a = ints(GN_U8, GN_SHAPE(2, 3)), b = ints(GN_I8, GN_SHAPE(3, 2)), two = ints(GN_I8, GN_SHAPE(2)),
+              f = floats(GN_SHAPE(2, 3)), x = ints(GN_U8, GN_SHAPE(1, 2, 5)), w = ints(GN_I8, GN_SHAPE(3, 2, 2)),
+              three = ints(GN_I8, GN_SHAPE(3)), one = ints(GN_U8, GN_SCALAR), line = ints(GN_U8, GN_SHAPE(2));
+    REFUSED(gn_matmul_ints(f, b, GN_NONE, GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_matmul_ints(a, ints(GN_I32, GN_SHAPE(3, 2)), GN_NONE, GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_matmul_ints(a, b, two, GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_matmul_ints(a, b, GN_NONE, three), GN_BAD_SHAPE);
+    REFUSED(gn_matmul_ints(a, b, GN_NONE, ints(GN_I8, GN_SHAPE(1, 3, 2))), GN_BAD_SHAPE);
+    REFUSED(gn_matmul_ints(a, ints(GN_I8, GN_SHAPE(2, 2)), GN_NONE, GN_NONE), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(floats(GN_SHAPE(1, 2, 5)), w, GN_NONE, GN_NONE, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_conv_ints(x, w, two, GN_NONE, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_conv_ints(x, w, line, GN_NONE, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(x, w, one, two, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .transposed = true }), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .clamps = true }), GN_BAD_ARGUMENT);
+    REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .residual = x }), GN_BAD_ARGUMENT);
+    REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .groups = -1 }), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(a, b, GN_NONE, GN_NONE, NULL), GN_BAD_RANK);
+    REFUSED(gn_conv_ints(x, b, GN_NONE, GN_NONE, NULL), GN_BAD_RANK);
+    check_alive();
+}
+
 TEST(grids_and_blocks_refuse_what_their_comments_exclude) {
     gn_tensor x = floats(GN_SHAPE(2, 6, 3)), image = floats(GN_SHAPE(1, 4, 2, 3)),
               places = floats(GN_SHAPE(1, 2, 2, 2)), waves = floats(GN_SHAPE(4, 2));
@@ -1138,6 +1161,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(composites_refuse_what_their_comments_exclude),
     TEST_ENTRY(losses_refuse_what_their_comments_exclude),
     TEST_ENTRY(folds_refuse_what_their_comments_exclude),
+    TEST_ENTRY(products_of_bytes_refuse_what_their_comments_exclude),
     TEST_ENTRY(grids_and_blocks_refuse_what_their_comments_exclude),
     TEST_ENTRY(matrices_and_regions_refuse_what_their_comments_exclude),
     TEST_ENTRY(transforms_and_counts_refuse_what_their_comments_exclude),

@@ -166,6 +166,9 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(interpolate, GN_F32, S4, gn_interpolate(a, GN_AXES(-1), GN_SHAPE(3), NULL))                                      \
     X(recurrent, GN_F32, GN_SHAPE(2, 1, 3), echo(a))                                                                   \
     X(pool, GN_F32, GN_SHAPE(2, 1, 3), gn_pool(a, &(gn_pool_desc){ .kernel = { 1 } }))                                 \
+    X(matmul_ints, GN_I8, M23, gn_matmul_ints(a, whole(g, GN_I8, GN_SHAPE(3, 1), 1), GN_NONE, GN_NONE))                \
+    X(conv_ints, GN_I8, GN_SHAPE(2, 1, 3),                                                                             \
+      gn_conv_ints(a, whole(g, GN_I8, GN_SHAPE(1, 1, 1), 1), GN_NONE, GN_NONE, NULL))                                  \
     X(conv, GN_F32, GN_SHAPE(2, 1, 3), gn_conv(a, whole(g, GN_F32, GN_SHAPE(1, 1, 1), 1), GN_NONE, NULL))              \
     X(linear_quantized, GN_F32, M23, gn_linear_quantized(a, eights(g, gn_cast(identity(g), GN_U8), 3), GN_NONE))       \
     X(embedding_quantized, GN_I8, M23, gn_embedding_quantized(eights(g, a, 2), gn_arange(g, GN_I64, 2, 0, 1), GN_F32)) \
@@ -841,6 +844,8 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(conv, gn_conv(a, a, a, NULL))                                                                                 \
     X(conv, gn_conv(a, a, GN_NONE, &(gn_conv_desc){ .extra = { 1 } }))                                              \
     X(matmul, gn_matmul(a, a))                                                                                      \
+    X(matmul_ints, gn_matmul_ints(a, a, GN_NONE, GN_NONE))                                                          \
+    X(conv_ints, gn_conv_ints(a, a, GN_NONE, GN_NONE, NULL))                                                        \
     X(outer, gn_outer(a, a))                                                                                        \
     X(index_select, gn_index_select(a, 0, a))                                                                       \
     X(gather_nd, gn_gather_nd(a, a))                                                                                \

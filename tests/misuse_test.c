@@ -241,6 +241,8 @@ static gn_tensor pool_of(const gn_tensor *in) {
     X(dequantize, 3, gn_dequantize(quantized_of(in), any_dtype()))                                           \
     X(quantize, 1, quantize_of(in[0]))                                                                       \
     X(conv, 4, conv_of(in))                                                                                  \
+    X(matmul_ints, 2, gn_matmul_ints(in[0], in[1], GN_NONE, GN_NONE))                                        \
+    X(conv_ints, 2, gn_conv_ints(in[0], in[1], GN_NONE, GN_NONE, NULL))                                      \
     X(linear, 3, gn_linear(in[0], in[1], in[2]))                                                             \
     X(outer, 2, gn_outer(in[0], in[1]))                                                                      \
     X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis()))                                                        \

@@ -1,5 +1,6 @@
-/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, and
- * losses of classes, norms of trailing axes, on the CPU executor against the definitions in double precision.
+/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, losses,
+ * norms of trailing axes, indices from the end, bags, windows added up and products of bytes, on the CPU executor
+ * against the definitions in double precision and numbers of PyTorch.
  *
  * Tier: quick address */
 #define GENIE_EXT
@@ -704,6 +705,82 @@ TEST(adding_windows_up_is_the_transpose_of_cutting_them) {
     gn_close(g);
 }
 
+static void random_bytes(gn_dtype d, double *to, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = (double)(test_random_int(0, 255) - (d == GN_I8 ? 128 : 0));
+}
+
+/* Three terms and so many that f32 would round, with each pair of dtypes, with and without zero points. */
+TEST(products_of_bytes_are_exact) {
+    static const int64_t sizes[] = { 3, 258, 259, 1025 };
+    enum { M = 4, N = 3, MOST_K = 1025 };
+    static double a[M * MOST_K], b[N * MOST_K], az[M], bz[N];
+    if (!begin()) return;
+    for (int k = 0; k < 64; k++) {
+        gn_dtype d = k & 1 ? GN_I8 : GN_U8, e = k & 2 ? GN_I8 : GN_U8;
+        bool left = k & 4, right = k & 8;
+        int64_t K = sizes[k / 16];
+        random_bytes(d, a, M * K);
+        random_bytes(e, b, N * K);
+        random_bytes(d, az, M);
+        random_bytes(e, bz, N);
+        for (int64_t i = 0; i < M * N; i++) {
+            wanted[i] = 0;
+            for (int64_t j = 0; j < K; j++)
+                wanted[i] += (a[i / N * K + j] - (left ? az[i / N] : 0)) * (b[j * N + i % N] - (right ? bz[i % N] : 0));
+        }
+        gn_tensor y = gn_matmul_ints(tensor(d, GN_SHAPE(M, K), a), tensor(e, GN_SHAPE(K, N), b),
+                                     left ? tensor(d, GN_SHAPE(M, 1), az) : GN_NONE,
+                                     right ? tensor(e, GN_SHAPE(N), bz) : GN_NONE);
+        if (reads(y, M * N)) close_to("matmul_ints", M * N, 0);
+        gn_step(g);
+    }
+    for (int64_t K = 258; K <= 40000; K += 19871) { /* the largest sums; the last ones wrap */
+        gn_tensor most = gn_full(g, GN_U8, GN_SHAPE(K), 255), none = gn_full(g, GN_U8, GN_SHAPE(K), 0);
+        double sum = 65025 * (double)K;
+        IS(gn_matmul_ints(most, most, GN_NONE, GN_NONE), sum > INT32_MAX ? sum - 0x1p32 : sum);
+        IS(gn_matmul_ints(none, most, gn_full(g, GN_U8, GN_SCALAR, 255), GN_NONE),
+           sum > INT32_MAX ? 0x1p32 - sum : -sum);
+    }
+    gn_close(g);
+}
+
+/* Two groups, uneven pads, strides and dilation: x (2,2C,5,6) with w (4,C,2,3). */
+TEST(convolutions_of_bytes_are_exact) {
+    enum { MOST_C = 100, H = 5, W = 6, OH = 3, OW = 5, M = 4 };
+    static double x[2 * 2 * MOST_C * H * W], w[M * MOST_C * 6], z[1 + M];
+    if (!begin()) return;
+    for (int k = 0; k < 24; k++) {
+        gn_dtype d = k & 1 ? GN_I8 : GN_U8, e = k & 2 ? GN_I8 : GN_U8;
+        int64_t C = k & 4 ? MOST_C : 2, zeros = k / 8;
+        random_bytes(d, x, 4 * C * H * W);
+        random_bytes(e, w, M * C * 6);
+        random_bytes(d, z, 1);
+        random_bytes(e, z + 1, M);
+        for (int64_t i = 0; i < 2 * M * OH * OW; i++) {
+            int64_t o = i % OW, v = i / OW % OH, m = i / (OW * OH) % M, n = i / (OW * OH * M);
+            wanted[i] = 0;
+            for (int64_t j = 0; j < C * 6; j++) {
+                int64_t row = v * 2 + j / 3 % 2 - 1, column = o + j % 3 * 2 - 1, c = j / 6 + m / 2 * C;
+                bool inside = row >= 0 && row < H && column >= 0 && column < W;
+                double value = inside ? x[((n * 2 * C + c) * H + row) * W + column] - (zeros ? z[0] : 0) : 0;
+                wanted[i] += value * (w[m * C * 6 + j] - (zeros == 2 ? z[1 + m] : zeros ? z[1] : 0));
+            }
+        }
+        gn_conv_desc desc = {
+            .stride = { 2 }, .dilation = { 1, 2 }, .before = { 1, 1 }, .after = { 0, 2 }, .groups = 2
+        };
+        gn_tensor y = gn_conv_ints(tensor(d, GN_SHAPE(2, 2 * C, H, W), x), tensor(e, GN_SHAPE(M, C, 2, 3), w),
+                                   zeros ? tensor(d, GN_SHAPE(1), z) : GN_NONE,
+                                   zeros ? tensor(e, GN_SHAPE(zeros == 2 ? M : 1), z + 1) : GN_NONE, &desc);
+        if (reads(y, 2 * M * OH * OW)) close_to("conv_ints", 2 * M * OH * OW, 0);
+        gn_step(g);
+    }
+    gn_tensor line = T(GN_U8, GN_SHAPE(1, 1, 3), 1, 2, 3), filter = T(GN_I8, GN_SHAPE(1, 1, 2), 10, -100);
+    IS(gn_conv_ints(line, filter, GN_NONE, GN_NONE, NULL), -190, -280);
+    IS(gn_conv_ints(line, filter, GN_NONE, GN_NONE, &(gn_conv_desc){ .transposed = true }), 10, -80, -170, -300);
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -728,6 +805,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(losses_of_given_logarithms_have_weights_and_rows_that_do_not_count),
         TEST_ENTRY(windows_are_added_up),
         TEST_ENTRY(adding_windows_up_is_the_transpose_of_cutting_them),
+        TEST_ENTRY(products_of_bytes_are_exact),
+        TEST_ENTRY(convolutions_of_bytes_are_exact),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

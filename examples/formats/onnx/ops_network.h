@@ -171,11 +171,6 @@ static bool ox_conv_desc(onnx__call *c, gn_tensor x, gn_tensor kernel, const ox_
     return true;
 }
 
-static gn_tensor ox_convolve(onnx__call *c, gn_tensor x, gn_tensor kernel, const ox_window *w) {
-    gn_conv_desc d;
-    return ox_conv_desc(c, x, kernel, w, false, &d) ? gn_conv(x, kernel, GN_NONE, &d) : x;
-}
-
 /* The convolution that the node is, which nodes after it may join. */
 static void ox_out_convolution(onnx__call *c, const ox_window *w, bool transposed) {
     onnx__conv *v = onnx__alloc(c->s, sizeof *v);
