@@ -1324,10 +1324,10 @@ typedef struct gn_conv_desc {
 GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)
-/* The same of x - x_zero and w - w_zero in i32, of x and w in i8 or u8, each of its own, without a bias. The zero points
-   are of their dtypes, or GN_NONE: x_zero of one element, w_zero of one or, not transposed, of M. What lies outside of x
-   counts as x_zero. A residual or a clamp in desc is GN_BAD_ARGUMENT. Exact as gn_matmul_ints, K being C/groups times
-   the elements of the kernel. Errors as of gn_conv. */
+/* The same of x - x_zero and w - w_zero in i32, of x and w in i8 or u8, each of its own, without a bias. The zero
+   points are of their dtypes, or GN_NONE: x_zero of one element, w_zero of one or, not transposed, of M. What lies
+   outside of x counts as x_zero. A residual or a clamp in desc is GN_BAD_ARGUMENT. Exact as gn_matmul_ints, K being
+   C/groups times the elements of the kernel. Errors as of gn_conv. */
 GN_API gn_tensor gn_conv_ints_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor x_zero,
                                  gn_tensor w_zero, const gn_conv_desc *desc);
 #define gn_conv_ints(...) gn_conv_ints_at(GN_HERE, __VA_ARGS__)
@@ -1549,8 +1549,8 @@ GN_API gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_ten
    GN_BAD_ARGUMENT. */
 GN_API gn_tensor gn_from_end_at(const char *file, int line, gn_tensor index, int64_t count);
 #define gn_from_end(...) gn_from_end_at(GN_HERE, __VA_ARGS__)
-/* The same for gn_gather_nd: of index (…,K) part k counts from the end of axis k of `shape`, that of the tensor which is
-   indexed. Errors as of gn_from_end; GN_BAD_RANK where K is 0 or above the rank of `shape`. */
+/* The same for gn_gather_nd: of index (…,K) part k counts from the end of axis k of `shape`, that of the tensor which
+   is indexed. Errors as of gn_from_end; GN_BAD_RANK where K is 0 or above the rank of `shape`. */
 GN_API gn_tensor gn_from_end_nd_at(const char *file, int line, gn_tensor index, gn_shape shape);
 #define gn_from_end_nd(...) gn_from_end_nd_at(GN_HERE, __VA_ARGS__)
 /* out[i][j][k] = a[index[i][j][k]][j][k] for axis 0, and so on; index has a's rank and is nowhere larger off the

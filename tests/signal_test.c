@@ -1,6 +1,6 @@
-/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, losses,
- * norms of trailing axes, indices from the end, bags, windows added up and products of bytes, on the CPU executor
- * against the definitions in double precision and numbers of PyTorch.
+/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, losses
+ * of classes and elements, norms of trailing axes, indices from the end, bags, windows added up and products of
+ * bytes, on the CPU executor against the definitions in double precision and numbers of PyTorch.
  *
  * Tier: quick address */
 #define GENIE_EXT
