@@ -1084,9 +1084,9 @@ GN_API void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int a
 GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b);
 #define gn_matmul(...) gn_matmul_at(GN_HERE, __VA_ARGS__)
 /* (a - a_zero) @ (b - b_zero) in i32, as matmul, of a and b in i8 or u8, each of its own; the zero points are of their
-   dtypes and broadcast to them, or GN_NONE. Exact; a sum outside i32 wraps. By products of f32 where no sum of K terms
-   can pass 2^24 (K up to 258 with two zero points, up to 1024 of i8 without), else of f64. GN_BAD_RANK, GN_BAD_SHAPE,
-   GN_BAD_DTYPE. */
+   dtypes and broadcast to them, or GN_NONE. Exact; a sum outside i32 wraps. By products in f32 of so many terms that no
+   sum can pass 2^24 (258 with two zero points, 1024 of i8 without), up to 16 of them; in f64 where K is larger.
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE. */
 GN_API gn_tensor gn_matmul_ints_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor a_zero,
                                    gn_tensor b_zero);
 #define gn_matmul_ints(...) gn_matmul_ints_at(GN_HERE, __VA_ARGS__)
@@ -1326,8 +1326,8 @@ GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)
 /* The same of x - x_zero and w - w_zero in i32, of x and w in i8 or u8, each of its own, without a bias. The zero
    points are of their dtypes, or GN_NONE: x_zero of one element, w_zero of one or, not transposed, of M. What lies
-   outside of x counts as x_zero. A residual or a clamp in desc is GN_BAD_ARGUMENT. Exact as gn_matmul_ints, K being
-   C/groups times the elements of the kernel. Errors as of gn_conv. */
+   outside of x counts as x_zero. A residual or a clamp in desc is GN_BAD_ARGUMENT. Exact as gn_matmul_ints, in
+   parts of the channels, or in one if there are groups. Errors as of gn_conv. */
 GN_API gn_tensor gn_conv_ints_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor x_zero,
                                  gn_tensor w_zero, const gn_conv_desc *desc);
 #define gn_conv_ints(...) gn_conv_ints_at(GN_HERE, __VA_ARGS__)
@@ -43800,10 +43800,14 @@ static bool gn__known_zero(const char *file, int line, const char *op, gn_tensor
     return false;
 }
 
-/* The narrowest dtype in which sums of K products of two bytes are exact. */
-static gn_dtype gn__exact_dtype(const gn__type *a, bool a_zero, const gn__type *b, bool b_zero, int64_t K) {
+/* n terms of a sum, each of `each` products of two bytes: how many at a time f32 sums exactly, in parts as even as can
+   be, at most 16; 0 if it takes more, for f64. */
+static int64_t gn__exact_step(const gn__type *a, bool a_zero, const gn__type *b, bool b_zero, int64_t n, int64_t each) {
     double x = a_zero || a->dtype == GN_U8 ? 255 : 128, y = b_zero || b->dtype == GN_U8 ? 255 : 128;
-    return x * y * (double)K <= 0x1p24 ? GN_F32 : GN_F64;
+    int64_t step = (int64_t)(0x1p24 / (x * y)) / GN__MAX(each, 1);
+    if (step < 1 || (n - 1) / step >= 16) return 0;
+    int64_t parts = GN__MAX(n - 1, 0) / step + 1;
+    return GN__MAX((n + parts - 1) / parts, 1);
 }
 
 static gn_tensor gn__less_zero(const char *file, int line, gn_tensor a, gn_tensor zero, gn_dtype d) {
@@ -43811,9 +43815,26 @@ static gn_tensor gn__less_zero(const char *file, int line, gn_tensor a, gn_tenso
     return gn__given(zero) ? gn_sub_at(GN__AT, x, gn_cast_at(GN__AT, zero, d)) : x;
 }
 
-/* Whole floats in i32; what does not fit wraps, where a cast from floats would saturate. */
-static gn_tensor gn__wrapped(const char *file, int line, gn_tensor y, gn_dtype d) {
-    return gn_cast_at(GN__AT, d == GN_F64 ? gn_cast_at(GN__AT, y, GN_I64) : y, GN_I32);
+/* Sums of f64 in i32; what does not fit wraps, where a cast from floats would saturate. */
+static gn_tensor gn__wrapped(const char *file, int line, gn_tensor y) {
+    return gn_cast_at(GN__AT, gn_cast_at(GN__AT, y, GN_I64), GN_I32);
+}
+
+/* The sum of all n terms along an axis each of a and b, `step` at a time, by products or, with desc, convolutions. */
+static gn_tensor gn__exact_sum(const char *file, int line, gn_tensor a, int a_axis, gn_tensor b, int b_axis, int64_t n,
+                               int64_t step, const gn_conv_desc *desc) {
+    gn_tensor sum = GN_NONE;
+    for (int64_t i = 0; i == 0 || i < n; i += step) {
+        gn_tensor x = a, y = b;
+        if (step < n) {
+            x = gn_slice_at(GN__AT, a, a_axis, i, GN__MIN(i + step, n), 1);
+            y = gn_slice_at(GN__AT, b, b_axis, i, GN__MIN(i + step, n), 1);
+        }
+        y = desc ? gn_conv_at(GN__AT, x, y, GN_NONE, desc) : gn_matmul_at(GN__AT, x, y);
+        y = gn_cast_at(GN__AT, y, GN_I32);
+        sum = i ? gn_add_at(GN__AT, sum, y) : y;
+    }
+    return sum;
 }
 
 gn_tensor gn_matmul_ints_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor a_zero, gn_tensor b_zero) {
@@ -43829,10 +43850,18 @@ gn_tensor gn_matmul_ints_at(const char *file, int line, gn_tensor a, gn_tensor b
             return gn__refuse(GN__AT, GN__OF_BOTH(in[i], zeros[i]), GN_BAD_SHAPE,
                               "matmul_ints: a zero point does not broadcast to its tensor");
     }
-    int64_t K = t[0].shape.rank ? t[0].shape.dims[t[0].shape.rank - 1] : 1;
-    gn_dtype d = gn__exact_dtype(&t[0], gn__given(a_zero), &t[1], gn__given(b_zero), K);
-    gn_tensor y = gn_matmul_at(GN__AT, gn__less_zero(GN__AT, a, a_zero, d), gn__less_zero(GN__AT, b, b_zero, d));
-    return gn__wrapped(GN__AT, y, d);
+    bool left = gn__given(a_zero), right = gn__given(b_zero);
+    int ranks[2] = { t[0].shape.rank, t[1].shape.rank };
+    int64_t K = ranks[0] ? t[0].shape.dims[ranks[0] - 1] : 1;
+    if (!ranks[0] || !ranks[1] || t[1].shape.dims[GN__MAX(ranks[1] - 2, 0)] != K)
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), ranks[0] && ranks[1] ? GN_BAD_SHAPE : GN_BAD_RANK,
+                          "matmul_ints takes (...,M,K) and (...,K,N)");
+    int64_t step = gn__exact_step(&t[0], left, &t[1], right, K, 1);
+    gn_dtype d = step ? GN_F32 : GN_F64;
+    a = gn__less_zero(GN__AT, a, a_zero, d);
+    b = gn__less_zero(GN__AT, b, b_zero, d);
+    if (!step) return gn__wrapped(GN__AT, gn_matmul_at(GN__AT, a, b));
+    return gn__exact_sum(GN__AT, a, -1, b, GN__MAX(ranks[1] - 2, 0), K, step, NULL);
 }
 
 gn_tensor gn_conv_ints_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor x_zero, gn_tensor w_zero,
@@ -43847,21 +43876,27 @@ gn_tensor gn_conv_ints_at(const char *file, int line, gn_tensor x, gn_tensor w, 
         return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_ARGUMENT, "conv_ints has no residual and no clamp");
     if (t.shape.rank < 3 || u.shape.rank != t.shape.rank)
         return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_RANK, "conv_ints takes x (N,C,...) and w (M,C/groups,...)");
-    bool transposed = desc && desc->transposed;
-    int64_t zeros = gn__count(&wz.shape), groups = desc && desc->groups > 0 ? desc->groups : 1, K = 1;
-    if (gn__count(&xz.shape) != 1 || (zeros != 1 && (transposed || zeros != u.shape.dims[0])))
+    gn_conv_desc plain = { .groups = 1 }, d = desc ? *desc : plain;
+    int64_t filters = u.shape.dims[0], zeros = gn__count(&wz.shape), taps = 1, many = 1 << 20;
+    if (gn__count(&xz.shape) != 1 || (zeros != 1 && (d.transposed || zeros != filters)))
         return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_SHAPE,
                           "conv_ints: zero points are one number, or one for each of %lld filters, not %lld",
-                          (long long)u.shape.dims[0], (long long)zeros);
-    for (int i = transposed ? 0 : 1; i < u.shape.rank; i++) K *= transposed && i == 1 ? 1 : u.shape.dims[i];
-    if (transposed) K = (K + groups - 1) / groups;
-    gn_dtype d = gn__exact_dtype(&t, gn__given(x_zero), &u, gn__given(w_zero), K);
-    gn_shape filters = { u.shape.rank, { zeros, 1, 1, 1, 1, 1, 1, 1 } };
+                          (long long)filters, (long long)zeros);
+    for (int i = 2; i < u.shape.rank && taps <= many; i++) taps *= GN__MIN(u.shape.dims[i], many);
+    /* channels of groups cannot be cut: all of them are one term */
+    bool grouped = d.groups != 0 && d.groups != 1;
+    int64_t C = d.transposed ? filters / (d.groups > 1 ? d.groups : 1) : u.shape.dims[1], n = grouped ? 1 : C;
+    int64_t step =
+        gn__exact_step(&t, gn__given(x_zero), &u, gn__given(w_zero), n, grouped ? GN__MIN(C, many) * taps : taps);
+    gn_shape by_filter = { u.shape.rank, { zeros, 1, 1, 1, 1, 1, 1, 1 } };
+    gn_dtype as = step ? GN_F32 : GN_F64;
     if (gn__given(x_zero)) x_zero = gn_reshape_at(GN__AT, x_zero, GN_SCALAR);
-    if (gn__given(w_zero)) w_zero = gn_reshape_at(GN__AT, w_zero, filters);
-    gn_tensor y =
-        gn_conv_at(GN__AT, gn__less_zero(GN__AT, x, x_zero, d), gn__less_zero(GN__AT, w, w_zero, d), GN_NONE, desc);
-    return gn__wrapped(GN__AT, y, d);
+    if (gn__given(w_zero)) w_zero = gn_reshape_at(GN__AT, w_zero, by_filter);
+    x = gn__less_zero(GN__AT, x, x_zero, as);
+    w = gn__less_zero(GN__AT, w, w_zero, as);
+    if (!step) return gn__wrapped(GN__AT, gn_conv_at(GN__AT, x, w, GN_NONE, &d));
+    if (t.shape.dims[1] != C) step = GN__MAX(n, 1); /* gn_conv says what does not fit, or it is grouped */
+    return gn__exact_sum(GN__AT, x, 1, w, d.transposed ? 0 : 1, n, step, &d);
 }
 
 gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc) {

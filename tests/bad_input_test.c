@@ -669,6 +669,7 @@ TEST(products_of_bytes_refuse_what_their_comments_exclude) {
     REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .clamps = true }), GN_BAD_ARGUMENT);
     REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .residual = x }), GN_BAD_ARGUMENT);
     REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .groups = -1 }), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(x, ints(GN_I8, GN_SHAPE(3, 0, 2)), one, three, NULL), GN_BAD_SHAPE);
     REFUSED(gn_conv_ints(a, b, GN_NONE, GN_NONE, NULL), GN_BAD_RANK);
     REFUSED(gn_conv_ints(x, b, GN_NONE, GN_NONE, NULL), GN_BAD_RANK);
     check_alive();

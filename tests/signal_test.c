@@ -709,13 +709,14 @@ static void random_bytes(gn_dtype d, double *to, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = (double)(test_random_int(0, 255) - (d == GN_I8 ? 128 : 0));
 }
 
-/* Three terms and so many that f32 would round, with each pair of dtypes, with and without zero points. */
+/* Three terms, as many as f32 sums at once, in parts and not at all, of each pair of dtypes, with and without zero
+   points. */
 TEST(products_of_bytes_are_exact) {
-    static const int64_t sizes[] = { 3, 258, 259, 1025 };
-    enum { M = 4, N = 3, MOST_K = 1025 };
+    static const int64_t sizes[] = { 3, 258, 259, 1025, 4129 };
+    enum { M = 4, N = 3, MOST_K = 4129 };
     static double a[M * MOST_K], b[N * MOST_K], az[M], bz[N];
     if (!begin()) return;
-    for (int k = 0; k < 64; k++) {
+    for (int k = 0; k < 80; k++) {
         gn_dtype d = k & 1 ? GN_I8 : GN_U8, e = k & 2 ? GN_I8 : GN_U8;
         bool left = k & 4, right = k & 8;
         int64_t K = sizes[k / 16];
@@ -744,15 +745,15 @@ TEST(products_of_bytes_are_exact) {
     gn_close(g);
 }
 
-/* Two groups, uneven pads, strides and dilation: x (2,2C,5,6) with w (4,C,2,3). */
+/* One or two groups, uneven pads, strides and dilation: x (2,G*C,5,6) with w (4,C,2,3). */
 TEST(convolutions_of_bytes_are_exact) {
     enum { MOST_C = 100, H = 5, W = 6, OH = 3, OW = 5, M = 4 };
     static double x[2 * 2 * MOST_C * H * W], w[M * MOST_C * 6], z[1 + M];
     if (!begin()) return;
-    for (int k = 0; k < 24; k++) {
+    for (int k = 0; k < 48; k++) {
         gn_dtype d = k & 1 ? GN_I8 : GN_U8, e = k & 2 ? GN_I8 : GN_U8;
-        int64_t C = k & 4 ? MOST_C : 2, zeros = k / 8;
-        random_bytes(d, x, 4 * C * H * W);
+        int64_t C = k & 4 ? MOST_C : 2, G = k & 8 ? 2 : 1, zeros = k / 16;
+        random_bytes(d, x, 2 * G * C * H * W);
         random_bytes(e, w, M * C * 6);
         random_bytes(d, z, 1);
         random_bytes(e, z + 1, M);
@@ -760,20 +761,26 @@ TEST(convolutions_of_bytes_are_exact) {
             int64_t o = i % OW, v = i / OW % OH, m = i / (OW * OH) % M, n = i / (OW * OH * M);
             wanted[i] = 0;
             for (int64_t j = 0; j < C * 6; j++) {
-                int64_t row = v * 2 + j / 3 % 2 - 1, column = o + j % 3 * 2 - 1, c = j / 6 + m / 2 * C;
+                int64_t row = v * 2 + j / 3 % 2 - 1, column = o + j % 3 * 2 - 1, c = j / 6 + m * G / M * C;
                 bool inside = row >= 0 && row < H && column >= 0 && column < W;
-                double value = inside ? x[((n * 2 * C + c) * H + row) * W + column] - (zeros ? z[0] : 0) : 0;
+                double value = inside ? x[((n * G * C + c) * H + row) * W + column] - (zeros ? z[0] : 0) : 0;
                 wanted[i] += value * (w[m * C * 6 + j] - (zeros == 2 ? z[1 + m] : zeros ? z[1] : 0));
             }
         }
         gn_conv_desc desc = {
-            .stride = { 2 }, .dilation = { 1, 2 }, .before = { 1, 1 }, .after = { 0, 2 }, .groups = 2
+            .stride = { 2 }, .dilation = { 1, 2 }, .before = { 1, 1 }, .after = { 0, 2 }, .groups = G
         };
-        gn_tensor y = gn_conv_ints(tensor(d, GN_SHAPE(2, 2 * C, H, W), x), tensor(e, GN_SHAPE(M, C, 2, 3), w),
+        gn_tensor y = gn_conv_ints(tensor(d, GN_SHAPE(2, G * C, H, W), x), tensor(e, GN_SHAPE(M, C, 2, 3), w),
                                    zeros ? tensor(d, GN_SHAPE(1), z) : GN_NONE,
                                    zeros ? tensor(e, GN_SHAPE(zeros == 2 ? M : 1), z + 1) : GN_NONE, &desc);
         if (reads(y, 2 * M * OH * OW)) close_to("conv_ints", 2 * M * OH * OW, 0);
         gn_step(g);
+    }
+    for (int64_t C = 257; C < 6000; C = C * 4 + 1) {
+        gn_tensor most = gn_full(g, GN_U8, GN_SHAPE(1, C, 1), 255);
+        gn_conv_desc back = { .transposed = true };
+        IS(gn_conv_ints(most, most, GN_NONE, GN_NONE, NULL), 65025 * (double)C);
+        IS(gn_conv_ints(most, gn_reshape(most, GN_SHAPE(C, 1, 1)), GN_NONE, GN_NONE, &back), 65025 * (double)C);
     }
     gn_tensor line = T(GN_U8, GN_SHAPE(1, 1, 3), 1, 2, 3), filter = T(GN_I8, GN_SHAPE(1, 1, 2), 10, -100);
     IS(gn_conv_ints(line, filter, GN_NONE, GN_NONE, NULL), -190, -280);
