@@ -1084,6 +1084,13 @@ GN_API void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int a
    the right, and its axis is dropped. Floats and ints; f16 and bf16 accumulate in f32. */
 GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor b);
 #define gn_matmul(...) gn_matmul_at(GN_HERE, __VA_ARGS__)
+/* (a - a_zero) @ (b - b_zero) in i32, as matmul, of a and b in i8 or u8, each of its own; the zero points are of their
+   dtypes and broadcast to them, or GN_NONE. Exact; a sum outside i32 wraps. By products in f32 of so many terms that no
+   sum can pass 2^24 (258 with two zero points, 1024 of i8 without), up to 16 of them; in f64 where K is larger.
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE. */
+GN_API gn_tensor gn_matmul_ints_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor a_zero,
+                                   gn_tensor b_zero);
+#define gn_matmul_ints(...) gn_matmul_ints_at(GN_HERE, __VA_ARGS__)
 /* x (…,K) @ w (K,N) + b (N); b may be GN_NONE */
 GN_API gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b);
 #define gn_linear(...) gn_linear_at(GN_HERE, __VA_ARGS__)
@@ -1285,6 +1292,13 @@ GN_API gn_tensor gn_diagonal_at(const char *file, int line, gn_tensor a, int64_t
 GN_API gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel, gn_shape stride, gn_shape pad,
                               gn_shape dilation);
 #define gn_im2col(...) gn_im2col_at(GN_HERE, __VA_ARGS__)
+/* Windows added up where they overlap, the transpose of im2col (PyTorch's F.fold), over one to three spatial axes:
+   (N,C*K,L) = (N,C,size…), K and L the numbers of elements of a window and of windows, row-major. size, kernel, stride
+   and dilation have a number for each axis, and so has pad, or two: those before all axes, then those behind. f16 and
+   bf16 are added in their own dtype. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable. */
+GN_API gn_tensor gn_col2im_at(const char *file, int line, gn_tensor a, gn_shape size, gn_shape kernel, gn_shape stride,
+                              gn_shape pad, gn_shape dilation);
+#define gn_col2im(...) gn_col2im_at(GN_HERE, __VA_ARGS__)
 
 /* ---- convolution ---------------------------------------------------------------------------------------*/
 /* One number for each spatial axis, of which there are one to three. All zero: stride and dilation 1, no padding, one
@@ -1311,6 +1325,13 @@ typedef struct gn_conv_desc {
 GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)
+/* The same of x - x_zero and w - w_zero in i32, of x and w in i8 or u8, each of its own, without a bias. The zero
+   points are of their dtypes, or GN_NONE: x_zero of one element, w_zero of one or, not transposed, of M. What lies
+   outside of x counts as x_zero. A residual or a clamp in desc is GN_BAD_ARGUMENT. Exact as gn_matmul_ints, in
+   parts of the channels, or in one if there are groups. Errors as of gn_conv. */
+GN_API gn_tensor gn_conv_ints_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor x_zero,
+                                 gn_tensor w_zero, const gn_conv_desc *desc);
+#define gn_conv_ints(...) gn_conv_ints_at(GN_HERE, __VA_ARGS__)
 
 /* A convolution of two axes whose every tap is read at a place of its own (Dai et al. 2017; with a mask Zhu et al.
    2019): as gn_conv, but x at its usual place plus offset (N,2*G*KH*KW,OH,OW), y before x for each tap, between
@@ -1527,8 +1548,18 @@ GN_API gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_ten
                                  const gn_recurrent_desc *desc);
 #define gn_recurrent(...) gn_recurrent_at(GN_HERE, __VA_ARGS__)
 
-/* ---- indexing: indices are i32 or i64, none negative; one out of range is GN_INDEX_OUT_OF_RANGE at the read
-   ---------*/
+/* ---- indexing: indices are i32 or i64, none negative (gn_from_end makes them so); one out of range is
+   GN_INDEX_OUT_OF_RANGE at the read --------------------------------------------------------------------*/
+/* Indices of which those below 0 count from the end of an axis of `count` elements: i + count where i < 0, the others
+   as they are. i32 or i64, of index's shape and dtype. What was below -count is still below 0, and
+   GN_INDEX_OUT_OF_RANGE where it is used. GN_BAD_DTYPE; a count below 0 or above what the dtype holds is
+   GN_BAD_ARGUMENT. */
+GN_API gn_tensor gn_from_end_at(const char *file, int line, gn_tensor index, int64_t count);
+#define gn_from_end(...) gn_from_end_at(GN_HERE, __VA_ARGS__)
+/* The same for gn_gather_nd: of index (…,K) part k counts from the end of axis k of `shape`, that of the tensor which
+   is indexed. Errors as of gn_from_end; GN_BAD_RANK where K is 0 or above the rank of `shape`. */
+GN_API gn_tensor gn_from_end_nd_at(const char *file, int line, gn_tensor index, gn_shape shape);
+#define gn_from_end_nd(...) gn_from_end_nd_at(GN_HERE, __VA_ARGS__)
 /* out[i][j][k] = a[index[i][j][k]][j][k] for axis 0, and so on; index has a's rank and is nowhere larger off the
    axis. */
 GN_API gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index);
@@ -1546,6 +1577,13 @@ typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG_MAX, GN_BAG__COUNT } 
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);
 #define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
+/* The same of bags given by where they begin, as of PyTorch's EmbeddingBag: bag i is ids[offsets[i]] to ids[offsets[i +
+   1] - 1], the last one reaches to the end of ids: offsets (B) give (B,D). If has_end, offsets are (B + 1) and the last
+   is where the last bag ends (include_last_offset); GN_BAD_SHAPE if there is none. Offsets that do not begin with 0,
+   that descend or that lie behind ids are GN_INDEX_OUT_OF_RANGE at the read. The rest as of gn_embedding_bag. */
+GN_API gn_tensor gn_embedding_bag_offsets_at(const char *file, int line, gn_tensor table, gn_tensor ids,
+                                             gn_tensor offsets, bool has_end, gn_bag_mode mode);
+#define gn_embedding_bag_offsets(...) gn_embedding_bag_offsets_at(GN_HERE, __VA_ARGS__)
 /* How often each of 0 to bins - 1 is among ids (…): i64 (bins); or the sum of its weights, which have the shape of
    ids. An id outside is GN_INDEX_OUT_OF_RANGE at the read. GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
    Differentiable by the weights. */
@@ -1645,6 +1683,49 @@ typedef struct gn_cross_entropy_desc {
 GN_API gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
                                           const gn_cross_entropy_desc *desc);
 #define gn_cross_entropy_with(...) gn_cross_entropy_with_at(GN_HERE, __VA_ARGS__)
+/* The same of log_p (…,C): -weights[target] log_p[target], a mean divided by the weights of the rows that count, as
+   PyTorch's nll_loss. It has no smoothing: GN_BAD_ARGUMENT. Differentiable by log_p and weights. */
+GN_API gn_tensor gn_nll_loss_with_at(const char *file, int line, gn_tensor log_p, gn_tensor targets,
+                                     const gn_cross_entropy_desc *desc);
+#define gn_nll_loss_with(...) gn_nll_loss_with_at(GN_HERE, __VA_ARGS__)
+
+/* What losses of elements have besides, with PyTorch's meaning. All 0: a mean without weights. */
+typedef struct gn_loss_desc {
+    gn_tensor weights;      /* that elements are multiplied by: of the result's dtype, broadcasts to them; or GN_NONE */
+    gn_tensor positive;     /* bce_logits_loss_with alone: multiplies the part of the target (pos_weight), as weights */
+    bool log_target;        /* kl_loss_with alone: q is given by its logarithms */
+    bool over_elements;     /* kl_loss_with alone: a mean divides by the elements, not by the rows */
+    gn_reduction reduction; /* NONE: a number an element */
+} gn_loss_desc;
+/* desc may be NULL. f16 and bf16 are computed in f32. A tensor or flag of desc that the loss does not have is
+   GN_BAD_ARGUMENT; GN_BAD_SHAPE, GN_BAD_DTYPE. Differentiable by all tensors. */
+/* w (a - b)^2; a and b broadcast, the result has a's dtype. A mean divides by the sum of the weights. */
+GN_API gn_tensor gn_mse_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, const gn_loss_desc *desc);
+#define gn_mse_loss_with(...) gn_mse_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w |a - b|; the rest as of mse_loss_with */
+GN_API gn_tensor gn_l1_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, const gn_loss_desc *desc);
+#define gn_l1_loss_with(...) gn_l1_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w times the term of smooth_l1_loss; the rest as of mse_loss_with */
+GN_API gn_tensor gn_smooth_l1_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta,
+                                           const gn_loss_desc *desc);
+#define gn_smooth_l1_loss_with(...) gn_smooth_l1_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w d^2 / 2 where d = |a - b| < delta, else w delta (d - delta / 2); delta > 0 (Huber 1964). A mean divides by the
+   number of elements, whatever their weights; the rest as of mse_loss_with. */
+GN_API gn_tensor gn_huber_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, double delta,
+                                       const gn_loss_desc *desc);
+#define gn_huber_loss_with(...) gn_huber_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w times the term of bce_loss, -w (t log p + (1-t) log(1-p)). A mean divides by the number of elements. */
+GN_API gn_tensor gn_bce_loss_with_at(const char *file, int line, gn_tensor p, gn_tensor target,
+                                     const gn_loss_desc *desc);
+#define gn_bce_loss_with(...) gn_bce_loss_with_at(GN_HERE, __VA_ARGS__)
+/* The same of s = sigmoid(logits), stable, with `positive` c: -w (c t log s + (1-t) log(1-s)). */
+GN_API gn_tensor gn_bce_logits_loss_with_at(const char *file, int line, gn_tensor logits, gn_tensor target,
+                                            const gn_loss_desc *desc);
+#define gn_bce_logits_loss_with(...) gn_bce_logits_loss_with_at(GN_HERE, __VA_ARGS__)
+/* w q (log q - log_p), 0 where q is 0; of log_target w exp(q) (q - log_p), NaN where q is -infinity. A mean divides by
+   the number of rows (…,C), as kl_loss ("batchmean" of a matrix), or by that of elements (over_elements, "mean"). */
+GN_API gn_tensor gn_kl_loss_with_at(const char *file, int line, gn_tensor log_p, gn_tensor q, const gn_loss_desc *desc);
+#define gn_kl_loss_with(...) gn_kl_loss_with_at(GN_HERE, __VA_ARGS__)
 
 /* ---- attention ----------------------------------------------------------------------------------------*/
 typedef struct gn_attention_desc {
@@ -43242,6 +43323,52 @@ gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) 
     return gn__op(GN__AT, GN_OP_NONZERO, &a, 1, -1, &bound, 1);
 }
 
+/* NONE: index is i32 or i64, and holds each of n counts. */
+static gn_tensor gn__from_end_refusal(const char *file, int line, const char *op, gn_tensor index, gn_dtype d,
+                                      const int64_t *counts, int n) {
+    if (!(GN__BIT(d) & GN__INDEX))
+        return gn__refuse(GN__AT, GN__OF(index), GN_BAD_DTYPE, "%s: an index cannot be %s", op, gn__dtypes[d].name);
+    for (int i = 0; i < n; i++)
+        if (counts[i] < 0 || (d == GN_I32 && counts[i] > INT32_MAX))
+            return gn__refuse(GN__AT, GN__OF(index), GN_BAD_ARGUMENT, "%s: a count of %lld, of indices in %s", op,
+                              (long long)counts[i], gn__dtypes[d].name);
+    return GN_NONE;
+}
+
+static gn_tensor gn__less_than_0(const char *file, int line, gn_tensor a) {
+    return gn_lt_at(GN__AT, a, gn_like_at(GN__AT, a, 0));
+}
+
+gn_tensor gn_from_end_at(const char *file, int line, gn_tensor index, int64_t count) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "from_end", index, &t, &bad)) return bad;
+    bad = gn__from_end_refusal(GN__AT, "from_end", index, t.dtype, &count, 1);
+    if (bad.ctx) return bad;
+    gn_tensor counted = gn_add_at(GN__AT, index, gn_like_i64_at(GN__AT, index, count));
+    return gn_where_at(GN__AT, gn__less_than_0(GN__AT, index), counted, index);
+}
+
+/* The counts of the parts are chosen by their places, so that all is one loop over index. */
+gn_tensor gn_from_end_nd_at(const char *file, int line, gn_tensor index, gn_shape shape) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "from_end_nd", index, &t, &bad)) return bad;
+    int64_t k = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 0;
+    if (k < 1 || k > shape.rank || shape.rank > GN_MAX_RANK)
+        return gn__refuse(GN__AT, GN__OF(index), GN_BAD_RANK,
+                          "from_end_nd: indices of %lld parts in a shape of rank %d", (long long)k, shape.rank);
+    bad = gn__from_end_refusal(GN__AT, "from_end_nd", index, t.dtype, shape.dims, (int)k);
+    if (bad.ctx) return bad;
+    gn_tensor count = gn_like_i64_at(GN__AT, index, shape.dims[k - 1]),
+              part = gn_arange_i64_at(GN__AT, index.ctx, t.dtype, k, 0, 1);
+    for (int i = (int)k - 2; i >= 0; i--) {
+        gn_tensor here = gn_eq_at(GN__AT, part, gn_like_i64_at(GN__AT, part, i));
+        count = gn_where_at(GN__AT, here, gn_like_i64_at(GN__AT, index, shape.dims[i]), count);
+    }
+    return gn_where_at(GN__AT, gn__less_than_0(GN__AT, index), gn_add_at(GN__AT, index, count), index);
+}
+
 gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids) {
     gn__type t, u;
     gn_tensor bad;
@@ -43313,6 +43440,41 @@ gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_te
     gn_shape s = t[2].shape;
     s.dims[s.rank++] = D;
     return gn_reshape_at(GN__AT, gn__to_dtype(GN__AT, y, t[0].dtype), s);
+}
+
+/* Lengths of bags by where they begin, the first at 0, which is -1 if it does not: no bag has that length. */
+static gn_tensor gn__bag_lengths(const char *file, int line, gn_tensor offsets, int64_t B, int64_t N, bool has_end) {
+    gn_tensor from = gn__to_dtype(GN__AT, offsets, GN_I64), parts[2];
+    if (B == 0) return gn_slice_at(GN__AT, from, 0, 0, 0, 1);
+    gn_tensor begin = gn_slice_at(GN__AT, from, 0, 0, B, 1);
+    parts[0] = gn_slice_at(GN__AT, from, 0, 1, has_end ? B + 1 : B, 1);
+    parts[1] = gn_full_i64_at(GN__AT, offsets.ctx, GN_I64, GN_SHAPE(1), N);
+    gn_tensor length = gn_sub_at(GN__AT, has_end ? parts[0] : gn_concat_at(GN__AT, parts, 2, 0), begin);
+    gn_tensor place = gn_arange_i64_at(GN__AT, offsets.ctx, GN_I64, B, 0, 1),
+              first = gn_eq_at(GN__AT, place, gn_like_at(GN__AT, place, 0)),
+              late = gn_and_at(GN__AT, first, gn_ne_at(GN__AT, begin, gn_like_at(GN__AT, begin, 0)));
+    return gn_where_at(GN__AT, late, gn_like_at(GN__AT, length, -1), length);
+}
+
+gn_tensor gn_embedding_bag_offsets_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor offsets,
+                                      bool has_end, gn_bag_mode mode) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "embedding_bag", table, &t, &bad) ||
+        !gn__known(GN__AT, "embedding_bag", ids, &t, &bad) || !gn__known(GN__AT, "embedding_bag", offsets, &u, &bad))
+        return bad;
+    if (t.shape.rank != 1 || u.shape.rank != 1)
+        return gn__refuse(GN__AT, GN__OF_BOTH(ids, offsets), GN_BAD_RANK,
+                          "embedding_bag: ids (N) and offsets of rank %d, not 1", u.shape.rank);
+    if (!(GN__BIT(u.dtype) & GN__INDEX))
+        return gn__refuse(GN__AT, GN__OF_BOTH(ids, offsets), GN_BAD_DTYPE, "embedding_bag: offsets cannot be %s",
+                          gn__dtypes[u.dtype].name);
+    int64_t B = u.shape.dims[0] - has_end;
+    if (B < 0)
+        return gn__refuse(GN__AT, GN__OF_BOTH(ids, offsets), GN_BAD_SHAPE,
+                          "embedding_bag: no offset ends the last bag");
+    gn_tensor lengths = gn__bag_lengths(GN__AT, offsets, B, t.shape.dims[0], has_end);
+    return gn_embedding_bag_at(GN__AT, table, ids, lengths, mode);
 }
 
 /* In order, each element starts a value that differs from the one before it; where value k starts is scattered to k,
@@ -43479,21 +43641,23 @@ gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn
 
 /* ---- convolution as a matrix ---- */
 
-/* Places in (H,W) laid flat, as (KH*KW*OH*OW). */
+/* Places of n axes laid flat, of which each has `size` elements, as (K*O) of kernel (K…) and windows (O…). */
 static gn_tensor gn__window_index(const char *file, int line, gn_ctx *g, const int64_t *out, const gn_shape *kernel,
-                                  const gn_shape *stride, const gn_shape *dilation, int64_t width) {
-    gn_tensor at[2];
-    for (int i = 0; i < 2; i++) {
-        gn_shape k = GN_SHAPE(1, 1, 1, 1), o = k;
+                                  const gn_shape *stride, const gn_shape *dilation, const int64_t *size) {
+    gn_tensor sum = GN_NONE;
+    int n = kernel->rank;
+    for (int i = 0; i < n; i++) {
+        gn_shape k = { 2 * n, { 1, 1, 1, 1, 1, 1 } }, o = k;
         k.dims[i] = kernel->dims[i];
-        o.dims[2 + i] = out[i];
+        o.dims[n + i] = out[i];
         gn_tensor inside =
             gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, kernel->dims[i], 0, (double)dilation->dims[i]), k);
-        at[i] =
+        gn_tensor at =
             gn_add_at(GN__AT, inside,
                       gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, out[i], 0, (double)stride->dims[i]), o));
+        sum = i ? gn_add_at(GN__AT, gn_mul_c_at(GN__AT, sum, (double)size[i]), at) : at;
     }
-    return gn_reshape_at(GN__AT, gn_add_at(GN__AT, gn_mul_c_at(GN__AT, at[0], (double)width), at[1]), GN_SHAPE(-1));
+    return gn_reshape_at(GN__AT, sum, GN_SHAPE(-1));
 }
 
 gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel, gn_shape stride, gn_shape pad,
@@ -43518,7 +43682,7 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
     }
     gn_shape edge = GN_SHAPE(0, 0, pad.dims[0], pad.dims[1]), s = GN_SHAPE(t.shape.dims[0], t.shape.dims[1], -1);
     gn_tensor x = gn_pad_at(GN__AT, a, edge, edge, GN_PAD_CONSTANT, 0),
-              index = gn__window_index(GN__AT, a.ctx, out, &kernel, &stride, &dilation, size[1]);
+              index = gn__window_index(GN__AT, a.ctx, out, &kernel, &stride, &dilation, size);
     if (!gn__known(GN__AT, "im2col", x, &t, &bad)) return bad;
     s.dims[2] = size[0] * size[1];
     gn_tensor y = gn_index_select_at(GN__AT, gn_reshape_at(GN__AT, x, s), 2, index);
@@ -43526,6 +43690,72 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
     if (!gn__known(GN__AT, "im2col", y, &u, &bad)) return bad;
     return gn_reshape_at(GN__AT, y,
                          GN_SHAPE(t.shape.dims[0], t.shape.dims[1] * kernel.dims[0] * kernel.dims[1], out[0] * out[1]));
+}
+
+/* How windows lie in an image of `size` with its pads. */
+typedef struct gn__fold {
+    int64_t before[3], padded[3], out[3];
+    int64_t taps, places, area; /* elements of a window, windows, elements of the padded image */
+} gn__fold;
+
+/* NONE: the numbers of col2im fit each other, and *out is what they say. */
+static gn_tensor gn__fold_of(const char *file, int line, gn_tensor a, const gn_shape *size, const gn_shape *kernel,
+                             const gn_shape *stride, const gn_shape *pad, const gn_shape *dilation, gn__fold *out) {
+    int n = size->rank;
+    int64_t most = GN__MAX_BYTES;
+    if (n < 1 || n > 3 || kernel->rank != n || stride->rank != n || dilation->rank != n ||
+        (pad->rank != n && pad->rank != 2 * n))
+        return gn__refuse(
+            GN__AT, GN__OF(a), GN_BAD_RANK,
+            "col2im takes (N,C*K,L), one to three numbers each for size, kernel, stride and dilation, and "
+            "as many or twice as many for pad");
+    *out = (gn__fold){ .taps = 1, .places = 1, .area = 1 };
+    for (int i = 0; i < n; i++) {
+        int64_t k = kernel->dims[i], b = pad->dims[i], e = pad->dims[pad->rank == n ? i : n + i], d = size->dims[i];
+        if (k < 1 || k > most || stride->dims[i] < 1 || stride->dims[i] > most || dilation->dims[i] < 1 ||
+            dilation->dims[i] > most || b < 0 || b > most || e < 0 || e > most || d < 0 || d > most)
+            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT,
+                              "col2im: kernel, stride and dilation are 1 or more, size and pad are 0 or more");
+        bool fits = b <= most - e && b + e <= most - d && b + e + d > 0;
+        int64_t whole = fits ? b + e + d : 1;
+        if (!fits || k - 1 > (whole - 1) / dilation->dims[i] || out->area > most / whole)
+            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE,
+                              "col2im: the kernel is larger than the padded image, or that is too large");
+        out->before[i] = b;
+        out->padded[i] = whole;
+        out->out[i] = (whole - 1 - (k - 1) * dilation->dims[i]) / stride->dims[i] + 1;
+        out->area *= whole;
+        out->taps *= k;
+        out->places *= out->out[i];
+    }
+    return GN_NONE;
+}
+
+/* The index and the sum are those of im2col's gradient. */
+gn_tensor gn_col2im_at(const char *file, int line, gn_tensor a, gn_shape size, gn_shape kernel, gn_shape stride,
+                       gn_shape pad, gn_shape dilation) {
+    gn__type t;
+    gn_tensor bad;
+    gn__fold f;
+    if (!gn__known(GN__AT, "col2im", a, &t, &bad)) return bad;
+    bad = gn__fold_of(GN__AT, a, &size, &kernel, &stride, &pad, &dilation, &f);
+    if (bad.ctx) return bad;
+    if (t.shape.rank != 3)
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "col2im takes (N,C*K,L), not rank %d", t.shape.rank);
+    if (f.taps > GN__MAX_BYTES / f.places || t.shape.dims[1] % f.taps || t.shape.dims[2] != f.places)
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_SHAPE, "col2im: (N,C*%lld,%lld) is right for these windows",
+                          (long long)f.taps, (long long)f.places);
+    int64_t N = t.shape.dims[0], C = t.shape.dims[1] / f.taps, P = f.taps * f.places;
+    gn_tensor index = gn__window_index(GN__AT, a.ctx, f.out, &kernel, &stride, &dilation, f.padded);
+    index = gn_broadcast_at(GN__AT, gn_reshape_at(GN__AT, index, GN_SHAPE(1, 1, P)), GN_SHAPE(N, C, P));
+    gn_tensor y = gn_broadcast_at(GN__AT, gn_like_at(GN__AT, a, 0), GN_SHAPE(N, C, f.area));
+    y = gn_scatter_add_at(GN__AT, y, 2, index, gn_reshape_at(GN__AT, a, GN_SHAPE(N, C, P)));
+    gn_shape whole = { 2 + size.rank, { N, C } };
+    memcpy(whole.dims + 2, f.padded, (size_t)size.rank * sizeof *whole.dims);
+    y = gn_reshape_at(GN__AT, y, whole);
+    for (int i = 0; i < size.rank; i++)
+        if (f.padded[i] != size.dims[i]) y = gn_slice_at(GN__AT, y, 2 + i, f.before[i], f.before[i] + size.dims[i], 1);
+    return y;
 }
 
 gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias, const gn_conv_desc *desc) {
@@ -43556,6 +43786,128 @@ gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_te
         a[3] = d.after[i] - extra;
     }
     return gn__op(file, line, GN_OP_CONV, in, n, -1, attrs, n_attrs);
+}
+
+/* ---- products of bytes, exact in floats ---- */
+
+static bool gn__known_bytes(const char *file, int line, const char *op, gn_tensor a, gn__type *out,
+                            gn_tensor *out_bad) {
+    if (!gn__known(GN__AT, op, a, out, out_bad)) return false;
+    if (out->dtype == GN_I8 || out->dtype == GN_U8) return true;
+    *out_bad =
+        gn__refuse(GN__AT, GN__OF(a), GN_BAD_DTYPE, "%s takes i8 and u8, not %s", op, gn__dtypes[out->dtype].name);
+    return false;
+}
+
+/* The zero point of a, whose type is t: none, or of its dtype. */
+static bool gn__known_zero(const char *file, int line, const char *op, gn_tensor zero, const gn__type *t, gn__type *out,
+                           gn_tensor *out_bad) {
+    *out = (gn__type){ t->dtype, GN_SCALAR };
+    if (!gn__given(zero)) return true;
+    if (!gn__known(GN__AT, op, zero, out, out_bad)) return false;
+    if (out->dtype == t->dtype) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(zero), GN_BAD_DTYPE, "%s: a zero point of %s for %s", op,
+                          gn__dtypes[out->dtype].name, gn__dtypes[t->dtype].name);
+    return false;
+}
+
+/* n terms of a sum, each of `each` products of two bytes: how many at a time f32 sums exactly, in parts as even as can
+   be, at most 16; 0 if it takes more, for f64. */
+static int64_t gn__exact_step(const gn__type *a, bool a_zero, const gn__type *b, bool b_zero, int64_t n, int64_t each) {
+    double x = a_zero || a->dtype == GN_U8 ? 255 : 128, y = b_zero || b->dtype == GN_U8 ? 255 : 128;
+    int64_t step = (int64_t)(0x1p24 / (x * y)) / GN__MAX(each, 1);
+    if (step < 1 || (n - 1) / step >= 16) return 0;
+    int64_t parts = GN__MAX(n - 1, 0) / step + 1;
+    return GN__MAX((n + parts - 1) / parts, 1);
+}
+
+static gn_tensor gn__less_zero(const char *file, int line, gn_tensor a, gn_tensor zero, gn_dtype d) {
+    gn_tensor x = gn_cast_at(GN__AT, a, d);
+    return gn__given(zero) ? gn_sub_at(GN__AT, x, gn_cast_at(GN__AT, zero, d)) : x;
+}
+
+/* Sums of f64 in i32; what does not fit wraps, where a cast from floats would saturate. */
+static gn_tensor gn__wrapped(const char *file, int line, gn_tensor y) {
+    return gn_cast_at(GN__AT, gn_cast_at(GN__AT, y, GN_I64), GN_I32);
+}
+
+/* The sum of all n terms along an axis each of a and b, `step` at a time, by products or, with desc, convolutions. */
+static gn_tensor gn__exact_sum(const char *file, int line, gn_tensor a, int a_axis, gn_tensor b, int b_axis, int64_t n,
+                               int64_t step, const gn_conv_desc *desc) {
+    gn_tensor sum = GN_NONE;
+    for (int64_t i = 0; i == 0 || i < n; i += step) {
+        gn_tensor x = a, y = b;
+        if (step < n) {
+            x = gn_slice_at(GN__AT, a, a_axis, i, GN__MIN(i + step, n), 1);
+            y = gn_slice_at(GN__AT, b, b_axis, i, GN__MIN(i + step, n), 1);
+        }
+        y = desc ? gn_conv_at(GN__AT, x, y, GN_NONE, desc) : gn_matmul_at(GN__AT, x, y);
+        y = gn_cast_at(GN__AT, y, GN_I32);
+        sum = i ? gn_add_at(GN__AT, sum, y) : y;
+    }
+    return sum;
+}
+
+gn_tensor gn_matmul_ints_at(const char *file, int line, gn_tensor a, gn_tensor b, gn_tensor a_zero, gn_tensor b_zero) {
+    const gn_tensor in[2] = { a, b }, zeros[2] = { a_zero, b_zero };
+    gn__type t[2], z;
+    gn_shape both;
+    gn_tensor bad;
+    for (int i = 0; i < 2; i++)
+        if (!gn__known_bytes(GN__AT, "matmul_ints", in[i], &t[i], &bad)) return bad;
+    for (int i = 0; i < 2; i++) {
+        if (!gn__known_zero(GN__AT, "matmul_ints", zeros[i], &t[i], &z, &bad)) return bad;
+        if (!gn__broadcast_shapes(&t[i].shape, &z.shape, &both) || !gn__shape_equal(&both, &t[i].shape))
+            return gn__refuse(GN__AT, GN__OF_BOTH(in[i], zeros[i]), GN_BAD_SHAPE,
+                              "matmul_ints: a zero point does not broadcast to its tensor");
+    }
+    bool left = gn__given(a_zero), right = gn__given(b_zero);
+    int ranks[2] = { t[0].shape.rank, t[1].shape.rank };
+    int64_t K = ranks[0] ? t[0].shape.dims[ranks[0] - 1] : 1;
+    if (!ranks[0] || !ranks[1] || t[1].shape.dims[GN__MAX(ranks[1] - 2, 0)] != K)
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), ranks[0] && ranks[1] ? GN_BAD_SHAPE : GN_BAD_RANK,
+                          "matmul_ints takes (...,M,K) and (...,K,N)");
+    int64_t step = gn__exact_step(&t[0], left, &t[1], right, K, 1);
+    gn_dtype d = step ? GN_F32 : GN_F64;
+    a = gn__less_zero(GN__AT, a, a_zero, d);
+    b = gn__less_zero(GN__AT, b, b_zero, d);
+    if (!step) return gn__wrapped(GN__AT, gn_matmul_at(GN__AT, a, b));
+    return gn__exact_sum(GN__AT, a, -1, b, GN__MAX(ranks[1] - 2, 0), K, step, NULL);
+}
+
+gn_tensor gn_conv_ints_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor x_zero, gn_tensor w_zero,
+                          const gn_conv_desc *desc) {
+    gn__type t, u, xz, wz;
+    gn_tensor bad;
+    if (!gn__known_bytes(GN__AT, "conv_ints", x, &t, &bad) || !gn__known_bytes(GN__AT, "conv_ints", w, &u, &bad) ||
+        !gn__known_zero(GN__AT, "conv_ints", x_zero, &t, &xz, &bad) ||
+        !gn__known_zero(GN__AT, "conv_ints", w_zero, &u, &wz, &bad))
+        return bad;
+    if (desc && (gn__given(desc->residual) || desc->clamps))
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_ARGUMENT, "conv_ints has no residual and no clamp");
+    if (t.shape.rank < 3 || u.shape.rank != t.shape.rank)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_RANK, "conv_ints takes x (N,C,...) and w (M,C/groups,...)");
+    gn_conv_desc plain = { .groups = 1 }, d = desc ? *desc : plain;
+    int64_t filters = u.shape.dims[0], zeros = gn__count(&wz.shape), taps = 1, many = 1 << 20;
+    if (gn__count(&xz.shape) != 1 || (zeros != 1 && (d.transposed || zeros != filters)))
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_SHAPE,
+                          "conv_ints: zero points are one number, or one for each of %lld filters, not %lld",
+                          (long long)filters, (long long)zeros);
+    for (int i = 2; i < u.shape.rank && taps <= many; i++) taps *= GN__MIN(u.shape.dims[i], many);
+    /* channels of groups cannot be cut: all of them are one term */
+    bool grouped = d.groups != 0 && d.groups != 1;
+    int64_t C = d.transposed ? filters / (d.groups > 1 ? d.groups : 1) : u.shape.dims[1], n = grouped ? 1 : C;
+    int64_t step =
+        gn__exact_step(&t, gn__given(x_zero), &u, gn__given(w_zero), n, grouped ? GN__MIN(C, many) * taps : taps);
+    gn_shape by_filter = { u.shape.rank, { zeros, 1, 1, 1, 1, 1, 1, 1 } };
+    gn_dtype as = step ? GN_F32 : GN_F64;
+    if (gn__given(x_zero)) x_zero = gn_reshape_at(GN__AT, x_zero, GN_SCALAR);
+    if (gn__given(w_zero)) w_zero = gn_reshape_at(GN__AT, w_zero, by_filter);
+    x = gn__less_zero(GN__AT, x, x_zero, as);
+    w = gn__less_zero(GN__AT, w, w_zero, as);
+    if (!step) return gn__wrapped(GN__AT, gn_conv_at(GN__AT, x, w, GN_NONE, &d));
+    if (t.shape.dims[1] != C) step = GN__MAX(n, 1); /* gn_conv says what does not fit, or it is grouped */
+    return gn__exact_sum(GN__AT, x, 1, w, d.transposed ? 0 : 1, n, step, &d);
 }
 
 gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc) {
@@ -44687,24 +45039,101 @@ static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor
     return false;
 }
 
-gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
+/* NONE: w is not given, or broadcasts to the elements and has the result's dtype. */
+static gn_tensor gn__weights_refusal(const char *file, int line, const char *op, gn_tensor w, const gn__type *t) {
+    gn_shape both;
+    gn__type u;
+    gn_tensor bad;
+    if (!gn__given(w)) return GN_NONE;
+    if (!gn__known(GN__AT, op, w, &u, &bad)) return bad;
+    if (u.dtype != t->dtype)
+        return gn__refuse(GN__AT, GN__OF(w), GN_BAD_DTYPE, "%s: weights of %s for a loss in %s", op,
+                          gn__dtypes[u.dtype].name, gn__dtypes[t->dtype].name);
+    if (!gn__broadcast_shapes(&t->shape, &u.shape, &both) || !gn__shape_equal(&both, &t->shape))
+        return gn__refuse(GN__AT, GN__OF(w), GN_BAD_SHAPE, "%s: weights that do not broadcast to the elements", op);
+    return GN_NONE;
+}
+
+/* What a loss has of gn_loss_desc beyond weights and a reduction, and how its mean is divided. */
+typedef enum gn__loss_form {
+    GN__LOSS_BY_WEIGHTS = 1, /* by their sum */
+    GN__LOSS_POSITIVE = 2,
+    GN__LOSS_OF_ROWS = 4
+} gn__loss_form;
+
+/* NONE: desc is one of this loss, for elements of type t. */
+static gn_tensor gn__loss_refusal(const char *file, int line, const char *op, gn_tensor a, const gn_loss_desc *d,
+                                  const gn__type *t, int form) {
+    if ((int)d->reduction < 0 || d->reduction > GN_REDUCE_NONE)
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "%s: there is no reduction %d", op, (int)d->reduction);
+    if ((gn__given(d->positive) && !(form & GN__LOSS_POSITIVE)) ||
+        ((d->log_target || d->over_elements) && !(form & GN__LOSS_OF_ROWS)))
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT,
+                          "%s: a weight of positives is bce_logits_loss_with's, flags are kl_loss_with's", op);
+    gn_tensor bad = gn__weights_refusal(GN__AT, op, d->weights, t);
+    return bad.ctx ? bad : gn__weights_refusal(GN__AT, op, d->positive, t);
+}
+
+/* The losses of the elements, weighted and reduced. */
+static gn_tensor gn__reduced(const char *file, int line, gn_tensor each, const gn_loss_desc *d, const gn__type *t,
+                             int form) {
+    gn_tensor w = GN_NONE;
+    if (gn__given(d->weights)) {
+        w = gn__widened(GN__AT, gn_broadcast_at(GN__AT, d->weights, t->shape));
+        each = gn_mul_at(GN__AT, each, w);
+    }
+    if (d->reduction == GN_REDUCE_NONE) return gn__to_dtype(GN__AT, each, t->dtype);
+    if (d->reduction == GN_REDUCE_SUM)
+        return gn__to_dtype(GN__AT, gn_sum_at(GN__AT, each, GN_ALL_AXES, false), t->dtype);
+    if (w.ctx && (form & GN__LOSS_BY_WEIGHTS)) {
+        gn_tensor sum = gn_sum_at(GN__AT, each, GN_ALL_AXES, false);
+        return gn__to_dtype(GN__AT, gn_div_at(GN__AT, sum, gn_sum_at(GN__AT, w, GN_ALL_AXES, false)), t->dtype);
+    }
+    if ((form & GN__LOSS_OF_ROWS) && !d->over_elements) each = gn_sum_at(GN__AT, each, gn__one_axis(-1), false);
+    return gn__mean_as(GN__AT, each, t->dtype);
+}
+
+static gn_loss_desc gn__loss_desc_of(const gn_loss_desc *desc) {
+    return desc ? *desc : (gn_loss_desc){ .reduction = GN_REDUCE_MEAN };
+}
+
+gn_tensor gn_bce_loss_with_at(const char *file, int line, gn_tensor p, gn_tensor target, const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
     gn__type t;
     gn_tensor bad;
     if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
+    bad = gn__loss_refusal(GN__AT, "bce_loss", p, &d, &t, 0);
+    if (bad.ctx) return bad;
     gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target),
               yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
     gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
-    return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
+    return gn__reduced(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), &d, &t, 0);
+}
+
+gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
+    return gn_bce_loss_with_at(GN__AT, p, target, NULL);
+}
+
+gn_tensor gn_bce_logits_loss_with_at(const char *file, int line, gn_tensor logits, gn_tensor target,
+                                     const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, each;
+    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
+    bad = gn__loss_refusal(GN__AT, "bce_logits_loss", logits, &d, &t, GN__LOSS_POSITIVE);
+    if (bad.ctx) return bad;
+    gn_tensor x = gn__widened(GN__AT, logits), y = gn__widened(GN__AT, target);
+    if (gn__given(d.positive)) { /* -log s = softplus(-x), -log(1-s) = x + softplus(-x) */
+        gn_tensor more = gn_add_c_at(GN__AT, gn__widened(GN__AT, d.positive), -1);
+        more = gn_add_c_at(GN__AT, gn_mul_at(GN__AT, more, y), 1);
+        gn_tensor rest = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), x);
+        each = gn_add_at(GN__AT, rest, gn_mul_at(GN__AT, more, gn_softplus_at(GN__AT, gn_neg_at(GN__AT, x))));
+    } else each = gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, y));
+    return gn__reduced(GN__AT, each, &d, &t, 0);
 }
 
 gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
-    gn__type t;
-    gn_tensor bad;
-    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, logits);
-    return gn__mean_as(GN__AT,
-                       gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))),
-                       t.dtype);
+    return gn_bce_logits_loss_with_at(GN__AT, logits, target, NULL);
 }
 
 gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
@@ -44721,36 +45150,105 @@ gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor 
     return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
 }
 
-gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
+/* q (log q - log_p), with no log of 0, also in the gradient */
+static gn_tensor gn__kl_terms(const char *file, int line, gn_tensor x, gn_tensor y) {
+    gn_tensor some = gn__is_set(GN__AT, y),
+              log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1))),
+              ratio = gn_sub_at(GN__AT, log_q, x);
+    return gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
+}
+
+gn_tensor gn_kl_loss_with_at(const char *file, int line, gn_tensor log_p, gn_tensor q, const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
     gn__type t, u;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad)) return bad;
+    if (!gn__broadcast_shapes(&t.shape, &u.shape, &t.shape))
+        return gn__refuse(GN__AT, GN__OF_BOTH(log_p, q), GN_BAD_SHAPE, "kl_loss: log_p and q do not broadcast");
+    bad = gn__loss_refusal(GN__AT, "kl_loss", log_p, &d, &t, GN__LOSS_OF_ROWS);
+    if (bad.ctx) return bad;
     gn_tensor x = gn__widened(GN__AT, log_p),
-              y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)),
-              some = gn__is_set(GN__AT, y);
-    /* no log of 0, also in the gradient */
-    gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));
-    gn_tensor ratio = gn_sub_at(GN__AT, log_q, x),
-              terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
-    return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
+              y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype));
+    gn_tensor terms =
+        d.log_target ? gn_mul_at(GN__AT, gn_exp_at(GN__AT, y), gn_sub_at(GN__AT, y, x)) : gn__kl_terms(GN__AT, x, y);
+    return gn__reduced(GN__AT, terms, &d, &t, GN__LOSS_OF_ROWS);
+}
+
+gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
+    return gn_kl_loss_with_at(GN__AT, log_p, q, NULL);
+}
+
+/* Two tensors that broadcast, at least one of floats, and desc for their elements: *out_d = |a - b|, and the type of
+   the elements' losses. */
+static bool gn__apart(const char *file, int line, const char *op, gn_tensor a, gn_tensor b, const gn_loss_desc *d,
+                      int form, gn_tensor *out_d, gn__type *out, gn_tensor *out_bad) {
+    gn__type u;
+    if (!gn__known(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, b, &u, out_bad)) return false;
+    if (!gn__is_float(gn__promoted(out, &u))) {
+        *out_bad =
+            gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "%s does not take %s", op, gn__dtypes[out->dtype].name);
+        return false;
+    }
+    if (!gn__is_float(out->dtype)) out->dtype = gn__promoted(out, &u);
+    if (!gn__broadcast_shapes(&out->shape, &u.shape, &out->shape)) {
+        *out_bad = gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_SHAPE, "%s: the tensors do not broadcast", op);
+        return false;
+    }
+    *out_bad = gn__loss_refusal(GN__AT, op, a, d, out, form);
+    if (out_bad->ctx) return false;
+    *out_d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
+    return true;
+}
+
+gn_tensor gn_smooth_l1_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta,
+                                    const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, x;
+    if (!gn__apart(GN__AT, "smooth_l1_loss", a, b, &d, GN__LOSS_BY_WEIGHTS, &x, &t, &bad)) return bad;
+    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
+    if (beta == 0) return gn__reduced(GN__AT, x, &d, &t, GN__LOSS_BY_WEIGHTS);
+    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, x), gn__like(GN__AT, "smooth_l1_loss", x, 0.5 / beta)),
+              far = gn_add_c_at(GN__AT, x, -0.5 * beta);
+    x = gn_where_at(GN__AT, gn_lt_at(GN__AT, x, gn_like_at(GN__AT, x, beta)), near, far);
+    return gn__reduced(GN__AT, x, &d, &t, GN__LOSS_BY_WEIGHTS);
 }
 
 gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
-    gn__type t, u;
-    gn_tensor bad;
-    if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad))
-        return bad;
-    if (!gn__is_float(gn__promoted(&t, &u)))
-        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s",
-                          gn__dtypes[t.dtype].name);
-    if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
-    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
-    gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
-    if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
-    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)),
-              far = gn_add_c_at(GN__AT, d, -0.5 * beta);
-    return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far),
-                       t.dtype);
+    return gn_smooth_l1_loss_with_at(GN__AT, a, b, beta, NULL);
+}
+
+gn_tensor gn_l1_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, x;
+    if (!gn__apart(GN__AT, "l1_loss", a, b, &d, GN__LOSS_BY_WEIGHTS, &x, &t, &bad)) return bad;
+    return gn__reduced(GN__AT, x, &d, &t, GN__LOSS_BY_WEIGHTS);
+}
+
+gn_tensor gn_huber_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, double delta,
+                                const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, x;
+    if (!gn__apart(GN__AT, "huber_loss", a, b, &d, 0, &x, &t, &bad)) return bad;
+    if (!(delta > 0))
+        return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "huber_loss: delta %g is not above 0", delta);
+    gn_tensor near = gn_mul_c_at(GN__AT, gn_square_at(GN__AT, x), 0.5),
+              far = gn_mul_at(GN__AT, gn__like(GN__AT, "huber_loss", x, delta), gn_add_c_at(GN__AT, x, -0.5 * delta));
+    x = gn_where_at(GN__AT, gn_lt_at(GN__AT, x, gn_like_at(GN__AT, x, delta)), near, far);
+    return gn__reduced(GN__AT, x, &d, &t, 0);
+}
+
+/* The plain mean is an op, which sums in f64. */
+gn_tensor gn_mse_loss_with_at(const char *file, int line, gn_tensor a, gn_tensor b, const gn_loss_desc *desc) {
+    gn_loss_desc d = gn__loss_desc_of(desc);
+    gn__type t;
+    gn_tensor bad, x;
+    if (!gn__apart(GN__AT, "mse_loss", a, b, &d, GN__LOSS_BY_WEIGHTS, &x, &t, &bad)) return bad;
+    if (!gn__given(d.weights) && d.reduction == GN_REDUCE_MEAN)
+        return gn__to_dtype(GN__AT, gn_mse_loss_at(GN__AT, a, b), t.dtype);
+    return gn__reduced(GN__AT, gn_square_at(GN__AT, x), &d, &t, GN__LOSS_BY_WEIGHTS);
 }
 
 gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
@@ -44771,7 +45269,7 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
 }
 
 /* NONE: logits, targets and desc fit each other. */
-static gn_tensor gn__class_loss_refusal(const char *file, int line, gn_tensor logits, gn_tensor targets,
+static gn_tensor gn__class_loss_refusal(const char *file, int line, const char *op, gn_tensor logits, gn_tensor targets,
                                         const gn_cross_entropy_desc *d, const gn__type *t, const gn__type *u) {
     gn_shape rows = t->shape;
     gn__type w;
@@ -44780,23 +45278,56 @@ static gn_tensor gn__class_loss_refusal(const char *file, int line, gn_tensor lo
     rows.rank--;
     if (classes < 1 || !gn__shape_equal(&rows, &u->shape))
         return gn__refuse(GN__AT, GN__OF_BOTH(logits, targets), GN_BAD_SHAPE,
-                          "cross_entropy_with: targets must have the shape of logits without the last axis");
+                          "%s: targets must have the shape of the first tensor without its last axis", op);
     if (!(GN__BIT(u->dtype) & GN__INDEX))
-        return gn__refuse(GN__AT, GN__OF_BOTH(logits, targets), GN_BAD_DTYPE,
-                          "cross_entropy_with: targets are i32 or i64");
+        return gn__refuse(GN__AT, GN__OF_BOTH(logits, targets), GN_BAD_DTYPE, "%s: targets are i32 or i64", op);
     if (!(d->smoothing >= 0 && d->smoothing <= 1) || (int)d->reduction < 0 || d->reduction > GN_REDUCE_NONE)
         return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT,
-                          "cross_entropy_with: smoothing %g is outside 0 to 1, or there is no reduction %d",
-                          d->smoothing, (int)d->reduction);
+                          "%s: smoothing %g is outside 0 to 1, or there is no reduction %d", op, d->smoothing,
+                          (int)d->reduction);
     if (!gn__given(d->weights)) return GN_NONE;
-    if (!gn__known(GN__AT, "cross_entropy_with", d->weights, &w, &bad)) return bad;
+    if (!gn__known(GN__AT, op, d->weights, &w, &bad)) return bad;
     if (w.dtype != t->dtype)
         return gn__refuse(GN__AT, GN__OF_BOTH(logits, d->weights), GN_BAD_DTYPE,
-                          "cross_entropy_with: weights have the logits' dtype");
+                          "%s: weights have the dtype of the first tensor", op);
     if (w.shape.rank != 1 || w.shape.dims[0] != classes)
-        return gn__refuse(GN__AT, GN__OF_BOTH(logits, d->weights), GN_BAD_SHAPE,
-                          "cross_entropy_with: weights are (%lld)", (long long)classes);
+        return gn__refuse(GN__AT, GN__OF_BOTH(logits, d->weights), GN_BAD_SHAPE, "%s: weights are (%lld)", op,
+                          (long long)classes);
     return GN_NONE;
+}
+
+/* Minus log_p, wide, at each row's target; t is the type of what the loss is given, u of the targets. */
+static gn_tensor gn__class_loss(const char *file, int line, gn_tensor log_p, gn_tensor targets,
+                                const gn_cross_entropy_desc *d, const gn__type *t, const gn__type *u) {
+    gn_tensor each = gn_full_at(GN__AT, log_p.ctx, gn__wide_dtype(t->dtype), u->shape, 1), weights = GN_NONE,
+              counts = GN_NONE;
+    if (d->ignores) {
+        counts = gn_ne_at(GN__AT, targets, gn_like_i64_at(GN__AT, targets, d->ignored));
+        targets = gn_where_at(GN__AT, counts, targets, gn_like_i64_at(GN__AT, targets, 0));
+    }
+    gn_tensor row =
+        gn_neg_at(GN__AT, gn_squeeze_at(GN__AT, gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1)),
+                                        gn__one_axis(-1)));
+    if (gn__given(d->weights)) {
+        weights = gn__widened(GN__AT, d->weights);
+        each = gn_reshape_at(GN__AT,
+                             gn_gather_at(GN__AT, weights, 0,
+                                          gn_reshape_at(GN__AT, targets, GN_SHAPE(gn__count(&u->shape)))),
+                             u->shape);
+        row = gn_mul_at(GN__AT, row, each);
+    }
+    if (d->smoothing > 0) {
+        gn_tensor all = gn_neg_at(GN__AT, weights.ctx ? gn_mul_at(GN__AT, log_p, weights) : log_p);
+        all = gn_mul_c_at(GN__AT, gn_mean_at(GN__AT, all, gn__one_axis(-1), false), d->smoothing);
+        row = gn_add_at(GN__AT, gn_mul_c_at(GN__AT, row, 1 - d->smoothing), all);
+    }
+    if (counts.ctx) {
+        row = gn_where_at(GN__AT, counts, row, gn_like_at(GN__AT, row, 0));
+        each = gn_where_at(GN__AT, counts, each, gn_like_at(GN__AT, each, 0));
+    }
+    if (d->reduction != GN_REDUCE_NONE) row = gn_sum_at(GN__AT, row, GN_ALL_AXES, false);
+    if (d->reduction == GN_REDUCE_MEAN) row = gn_div_at(GN__AT, row, gn_sum_at(GN__AT, each, GN_ALL_AXES, false));
+    return gn__to_dtype(GN__AT, row, t->dtype);
 }
 
 gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
@@ -44807,37 +45338,24 @@ gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits,
     if (!gn__known_float(GN__AT, "cross_entropy_with", logits, &t, &bad) ||
         !gn__known(GN__AT, "cross_entropy_with", targets, &u, &bad))
         return bad;
-    bad = gn__class_loss_refusal(GN__AT, logits, targets, &d, &t, &u);
+    bad = gn__class_loss_refusal(GN__AT, "cross_entropy_with", logits, targets, &d, &t, &u);
     if (bad.ctx) return bad;
-    gn_tensor log_p = gn_log_softmax_at(GN__AT, gn__widened(GN__AT, logits), -1), counts = GN_NONE,
-              each = gn_full_at(GN__AT, logits.ctx, gn__wide_dtype(t.dtype), u.shape, 1), weights = GN_NONE;
-    if (d.ignores) {
-        counts = gn_ne_at(GN__AT, targets, gn_like_i64_at(GN__AT, targets, d.ignored));
-        targets = gn_where_at(GN__AT, counts, targets, gn_like_i64_at(GN__AT, targets, 0));
-    }
-    gn_tensor row =
-        gn_neg_at(GN__AT, gn_squeeze_at(GN__AT, gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1)),
-                                        gn__one_axis(-1)));
-    if (gn__given(d.weights)) {
-        weights = gn__widened(GN__AT, d.weights);
-        each = gn_reshape_at(GN__AT,
-                             gn_gather_at(GN__AT, weights, 0,
-                                          gn_reshape_at(GN__AT, targets, GN_SHAPE(gn__count(&u.shape)))),
-                             u.shape);
-        row = gn_mul_at(GN__AT, row, each);
-    }
-    if (d.smoothing > 0) {
-        gn_tensor all = gn_neg_at(GN__AT, weights.ctx ? gn_mul_at(GN__AT, log_p, weights) : log_p);
-        all = gn_mul_c_at(GN__AT, gn_mean_at(GN__AT, all, gn__one_axis(-1), false), d.smoothing);
-        row = gn_add_at(GN__AT, gn_mul_c_at(GN__AT, row, 1 - d.smoothing), all);
-    }
-    if (counts.ctx) {
-        row = gn_where_at(GN__AT, counts, row, gn_like_at(GN__AT, row, 0));
-        each = gn_where_at(GN__AT, counts, each, gn_like_at(GN__AT, each, 0));
-    }
-    if (d.reduction != GN_REDUCE_NONE) row = gn_sum_at(GN__AT, row, GN_ALL_AXES, false);
-    if (d.reduction == GN_REDUCE_MEAN) row = gn_div_at(GN__AT, row, gn_sum_at(GN__AT, each, GN_ALL_AXES, false));
-    return gn__to_dtype(GN__AT, row, t.dtype);
+    return gn__class_loss(GN__AT, gn_log_softmax_at(GN__AT, gn__widened(GN__AT, logits), -1), targets, &d, &t, &u);
+}
+
+gn_tensor gn_nll_loss_with_at(const char *file, int line, gn_tensor log_p, gn_tensor targets,
+                              const gn_cross_entropy_desc *desc) {
+    gn_cross_entropy_desc d = desc ? *desc : (gn_cross_entropy_desc){ .ignored = 0 };
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad))
+        return bad;
+    bad = gn__class_loss_refusal(GN__AT, "nll_loss", log_p, targets, &d, &t, &u);
+    if (bad.ctx) return bad;
+    if (d.smoothing != 0)
+        return gn__refuse(GN__AT, GN__OF(log_p), GN_BAD_ARGUMENT, "nll_loss: it has no smoothing, given %g",
+                          d.smoothing);
+    return gn__class_loss(GN__AT, gn__widened(GN__AT, log_p), targets, &d, &t, &u);
 }
 
 /* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */

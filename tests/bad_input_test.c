@@ -412,6 +412,52 @@ TEST(embedding_bag_ids_and_lengths_outside_are_index_out_of_range) {
     FAULTS(BAGS(INTS(GN_I32, 1, 2, 0, 4), INTS(GN_I64, 2, 1)), GN_INDEX_OUT_OF_RANGE);     /* in no bag */
 }
 
+#define FROM(...)                                                                                               \
+    gn_embedding_bag_offsets(floats(GN_SHAPE(4, 3)), INTS(GN_I32, 1, 2, 0), INTS(GN_I64, __VA_ARGS__), has_end, \
+                             GN_BAG_SUM)
+
+TEST(offsets_that_are_no_bags_are_index_out_of_range) {
+    for (int k = 0; k < 2; k++) {
+        bool has_end = k;
+        FAULTS(FROM(1, 2), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(FROM(-1, 2), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(FROM(0, 2, 1), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(FROM(0, 4), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(FROM(0, INT64_MAX, INT64_MIN), GN_INDEX_OUT_OF_RANGE);
+    }
+    bool has_end = true;
+    gn_tensor f = floats(GN_SHAPE(4, 3)), ids = ints(GN_I32, GN_SHAPE(2)), none = ints(GN_I64, GN_SHAPE(0));
+    REFUSED(gn_embedding_bag_offsets(f, ids, none, has_end, GN_BAG_SUM), GN_BAD_SHAPE);
+    REFUSED(gn_embedding_bag_offsets(f, ids, f, has_end, GN_BAG_SUM), GN_BAD_RANK);
+    REFUSED(gn_embedding_bag_offsets(f, ids, floats(GN_SHAPE(2)), has_end, GN_BAG_SUM), GN_BAD_DTYPE);
+    REFUSED(gn_embedding_bag_offsets(f, ids, ids, has_end, (gn_bag_mode)9), GN_BAD_ARGUMENT);
+    REFUSED(gn_embedding_bag_offsets(ids, ids, ids, has_end, GN_BAG_SUM), GN_BAD_DTYPE);
+}
+
+TEST(indices_before_the_first_are_index_out_of_range) {
+    static const gn_dtype dtypes[] = { GN_I32, GN_I64 };
+    for (int k = 0; k < 2; k++) {
+        gn_dtype d = dtypes[k];
+        for (int64_t x = -5; x > -1000; x -= 331) {
+            FAULTS(gn_gather(floats(GN_SHAPE(4)), 0, gn_from_end(INTS(d, 0, x), 4)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_embedding(floats(GN_SHAPE(4, 3)), gn_from_end(INTS(d, -1, x), 4)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_scatter(floats(GN_SHAPE(4)), 0, gn_from_end(INTS(d, 0, x), 4), floats(GN_SHAPE(2))),
+                   GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_gather_nd(floats(GN_SHAPE(9, 4)), gn_from_end_nd(INTS(d, 0, x), GN_SHAPE(9, 4))),
+                   GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+    FAULTS(gn_embedding(floats(GN_SHAPE(4, 3)), gn_from_end(INTS(GN_I64, INT64_MIN), 4)), GN_INDEX_OUT_OF_RANGE);
+    gn_tensor f = floats(GN_SHAPE(2)), ids = ints(GN_I32, GN_SHAPE(2));
+    REFUSED(gn_from_end(f, 4), GN_BAD_DTYPE);
+    REFUSED(gn_from_end(ints(GN_U8, GN_SHAPE(2)), 4), GN_BAD_DTYPE);
+    REFUSED(gn_from_end(ids, -1), GN_BAD_ARGUMENT);
+    REFUSED(gn_from_end(ids, (int64_t)INT32_MAX + 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_from_end_nd(f, GN_SHAPE(4, 4)), GN_BAD_DTYPE);
+    REFUSED(gn_from_end_nd(ids, GN_SHAPE(4)), GN_BAD_RANK);
+    REFUSED(gn_from_end_nd(ids, GN_SHAPE(4, -1)), GN_BAD_ARGUMENT);
+}
+
 TEST(scatter_index_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
@@ -549,6 +595,83 @@ TEST(composites_refuse_what_their_comments_exclude) {
     CHECK_STR(gn_last_error(g)->op, "split");
     REFUSED(gn_tile(f, GN_SHAPE(2)), GN_BAD_RANK);
     CHECK_STR(gn_last_error(g)->op, "tile");
+    check_alive();
+}
+
+#define WITH(...) \
+    &(gn_loss_desc) { __VA_ARGS__ }
+
+TEST(losses_refuse_what_their_comments_exclude) {
+    gn_tensor f = floats(GN_SHAPE(2, 3)), row = floats(GN_SHAPE(3)), two = floats(GN_SHAPE(2)),
+              i = ints(GN_I64, GN_SHAPE(2, 3)), ids = ints(GN_I64, GN_SHAPE(2)), half = gn_cast(row, GN_F16),
+              large = floats(GN_SHAPE(1, 2, 3));
+    REFUSED(gn_mse_loss_with(f, f, WITH(.weights = two)), GN_BAD_SHAPE);
+    REFUSED(gn_mse_loss_with(f, f, WITH(.weights = large)), GN_BAD_SHAPE);
+    REFUSED(gn_mse_loss_with(f, two, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_l1_loss_with(f, row, WITH(.weights = half)), GN_BAD_DTYPE);
+    REFUSED(gn_l1_loss_with(i, i, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_l1_loss_with(f, f, WITH(.reduction = (gn_reduction)3)), GN_BAD_ARGUMENT);
+    REFUSED(gn_smooth_l1_loss_with(f, f, -1, NULL), GN_BAD_ARGUMENT);
+    REFUSED(gn_smooth_l1_loss_with(f, f, 1, WITH(.positive = row)), GN_BAD_ARGUMENT);
+    REFUSED(gn_huber_loss_with(f, f, 0, NULL), GN_BAD_ARGUMENT);
+    REFUSED(gn_huber_loss_with(f, f, NAN, NULL), GN_BAD_ARGUMENT);
+    REFUSED(gn_huber_loss_with(f, f, 1, WITH(.log_target = true)), GN_BAD_ARGUMENT);
+    REFUSED(gn_bce_loss_with(f, row, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_bce_loss_with(f, f, WITH(.over_elements = true)), GN_BAD_ARGUMENT);
+    REFUSED(gn_bce_logits_loss_with(f, f, WITH(.positive = two)), GN_BAD_SHAPE);
+    REFUSED(gn_bce_logits_loss_with(f, f, WITH(.positive = i)), GN_BAD_DTYPE);
+    REFUSED(gn_kl_loss_with(f, f, WITH(.positive = row)), GN_BAD_ARGUMENT);
+    REFUSED(gn_kl_loss_with(f, two, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_nll_loss_with(f, i, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_nll_loss_with(f, two, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_nll_loss_with(f, ids, &(gn_cross_entropy_desc){ .smoothing = 0.5 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_nll_loss_with(f, ids, &(gn_cross_entropy_desc){ .weights = two }), GN_BAD_SHAPE);
+    check_alive();
+}
+
+#define FOLD(a, size, pad) gn_col2im(a, size, GN_SHAPE(2, 2), GN_SHAPE(1, 1), pad, GN_SHAPE(1, 1))
+
+TEST(folds_refuse_what_their_comments_exclude) {
+    gn_tensor x = floats(GN_SHAPE(2, 8, 6)), none = floats(GN_SHAPE(2, 0, 1));
+    gn_shape size = GN_SHAPE(3, 4), pad = GN_SHAPE(0, 0), one = GN_SHAPE(1), big = GN_SHAPE((int64_t)1 << 40);
+    REFUSED(FOLD(floats(GN_SHAPE(8, 6)), size, pad), GN_BAD_RANK);
+    REFUSED(FOLD(x, GN_SHAPE(3), pad), GN_BAD_RANK);
+    REFUSED(FOLD(x, size, GN_SHAPE(0, 0, 0)), GN_BAD_RANK);
+    REFUSED(FOLD(x, GN_SHAPE(3, -1), pad), GN_BAD_ARGUMENT);
+    REFUSED(FOLD(x, size, GN_SHAPE(0, -1)), GN_BAD_ARGUMENT);
+    REFUSED(FOLD(x, size, GN_SHAPE(0, 0, 0, -1)), GN_BAD_ARGUMENT);
+    REFUSED(FOLD(x, size, GN_SHAPE(0, 1)), GN_BAD_SHAPE);
+    REFUSED(FOLD(x, GN_SHAPE(1, 4), pad), GN_BAD_SHAPE);
+    REFUSED(FOLD(floats(GN_SHAPE(2, 7, 6)), size, pad), GN_BAD_SHAPE);
+    REFUSED(gn_col2im(x, one, GN_SHAPE(0), one, GN_SHAPE(0), one), GN_BAD_ARGUMENT);
+    REFUSED(gn_col2im(x, one, one, GN_SHAPE(INT64_MAX), GN_SHAPE(0), one), GN_BAD_ARGUMENT);
+    REFUSED(gn_col2im(none, big, big, one, GN_SHAPE(INT64_MAX), one), GN_BAD_ARGUMENT);
+    REFUSED(gn_col2im(none, GN_SHAPE(1 << 30, 1 << 30), GN_SHAPE(1, 1), GN_SHAPE(1, 1), pad, GN_SHAPE(1, 1)),
+            GN_BAD_SHAPE);
+    check_alive();
+}
+
+TEST(products_of_bytes_refuse_what_their_comments_exclude) {
+    gn_tensor a = ints(GN_U8, GN_SHAPE(2, 3)), b = ints(GN_I8, GN_SHAPE(3, 2)), two = ints(GN_I8, GN_SHAPE(2)),
+              f = floats(GN_SHAPE(2, 3)), x = ints(GN_U8, GN_SHAPE(1, 2, 5)), w = ints(GN_I8, GN_SHAPE(3, 2, 2)),
+              three = ints(GN_I8, GN_SHAPE(3)), one = ints(GN_U8, GN_SCALAR), line = ints(GN_U8, GN_SHAPE(2));
+    REFUSED(gn_matmul_ints(f, b, GN_NONE, GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_matmul_ints(a, ints(GN_I32, GN_SHAPE(3, 2)), GN_NONE, GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_matmul_ints(a, b, two, GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_matmul_ints(a, b, GN_NONE, three), GN_BAD_SHAPE);
+    REFUSED(gn_matmul_ints(a, b, GN_NONE, ints(GN_I8, GN_SHAPE(1, 3, 2))), GN_BAD_SHAPE);
+    REFUSED(gn_matmul_ints(a, ints(GN_I8, GN_SHAPE(2, 2)), GN_NONE, GN_NONE), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(floats(GN_SHAPE(1, 2, 5)), w, GN_NONE, GN_NONE, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_conv_ints(x, w, two, GN_NONE, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_conv_ints(x, w, line, GN_NONE, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(x, w, one, two, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .transposed = true }), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .clamps = true }), GN_BAD_ARGUMENT);
+    REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .residual = x }), GN_BAD_ARGUMENT);
+    REFUSED(gn_conv_ints(x, w, one, three, &(gn_conv_desc){ .groups = -1 }), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(x, ints(GN_I8, GN_SHAPE(3, 0, 2)), one, three, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_conv_ints(a, b, GN_NONE, GN_NONE, NULL), GN_BAD_RANK);
+    REFUSED(gn_conv_ints(x, b, GN_NONE, GN_NONE, NULL), GN_BAD_RANK);
     check_alive();
 }
 
@@ -1030,11 +1153,16 @@ static const test_entry tests[] = {
     TEST_ENTRY(gather_index_outside_is_index_out_of_range),
     TEST_ENTRY(embedding_id_outside_is_index_out_of_range),
     TEST_ENTRY(embedding_bag_ids_and_lengths_outside_are_index_out_of_range),
+    TEST_ENTRY(offsets_that_are_no_bags_are_index_out_of_range),
+    TEST_ENTRY(indices_before_the_first_are_index_out_of_range),
     TEST_ENTRY(scatter_index_outside_is_index_out_of_range),
     TEST_ENTRY(select_index_outside_is_index_out_of_range),
     TEST_ENTRY(nonzero_bound_too_small_is_index_out_of_range),
     TEST_ENTRY(class_losses_with_a_target_outside_are_index_out_of_range),
     TEST_ENTRY(composites_refuse_what_their_comments_exclude),
+    TEST_ENTRY(losses_refuse_what_their_comments_exclude),
+    TEST_ENTRY(folds_refuse_what_their_comments_exclude),
+    TEST_ENTRY(products_of_bytes_refuse_what_their_comments_exclude),
     TEST_ENTRY(grids_and_blocks_refuse_what_their_comments_exclude),
     TEST_ENTRY(matrices_and_regions_refuse_what_their_comments_exclude),
     TEST_ENTRY(transforms_and_counts_refuse_what_their_comments_exclude),

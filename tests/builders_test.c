@@ -166,6 +166,9 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(interpolate, GN_F32, S4, gn_interpolate(a, GN_AXES(-1), GN_SHAPE(3), NULL))                                      \
     X(recurrent, GN_F32, GN_SHAPE(2, 1, 3), echo(a))                                                                   \
     X(pool, GN_F32, GN_SHAPE(2, 1, 3), gn_pool(a, &(gn_pool_desc){ .kernel = { 1 } }))                                 \
+    X(matmul_ints, GN_I8, M23, gn_matmul_ints(a, whole(g, GN_I8, GN_SHAPE(3, 1), 1), GN_NONE, GN_NONE))                \
+    X(conv_ints, GN_I8, GN_SHAPE(2, 1, 3),                                                                             \
+      gn_conv_ints(a, whole(g, GN_I8, GN_SHAPE(1, 1, 1), 1), GN_NONE, GN_NONE, NULL))                                  \
     X(conv, GN_F32, GN_SHAPE(2, 1, 3), gn_conv(a, whole(g, GN_F32, GN_SHAPE(1, 1, 1), 1), GN_NONE, NULL))              \
     X(linear_quantized, GN_F32, M23, gn_linear_quantized(a, eights(g, gn_cast(identity(g), GN_U8), 3), GN_NONE))       \
     X(embedding_quantized, GN_I8, M23, gn_embedding_quantized(eights(g, a, 2), gn_arange(g, GN_I64, 2, 0, 1), GN_F32)) \
@@ -226,6 +229,7 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(triu, GN_F32, S4, gn_triu(a, -9))                                                                                \
     X(diagonal, GN_F32, GN_SHAPE(3, 1, 1), gn_diagonal(a, 0, 1, 2))                                                    \
     X(im2col, GN_F32, S4, gn_im2col(a, GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(0, 0), GN_SHAPE(1, 1)))                \
+    X(col2im, GN_F32, GN_SHAPE(1, 2, 3), gn_col2im(a, V3, GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)))         \
     X(gather, GN_F32, M23, gn_gather(a, 0, row_places(g)))                                                             \
     X(embedding, GN_F32, M23, gn_embedding(a, gn_arange(g, GN_I64, 2, 0, 1)))                                          \
     X(grid_sample, GN_F32, S4, gn_grid_sample(a, whole(g, GN_F32, GN_SHAPE(1, 1, 3, 2), 0), NULL))                     \
@@ -246,6 +250,10 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(searchsorted, GN_F32, V3, gn_searchsorted(a, a, false))                                                          \
     X(embedding_bag, GN_F32, M23,                                                                                      \
       gn_embedding_bag(a, gn_arange(g, GN_I64, 2, 0, 1), whole(g, GN_I32, GN_SHAPE(2), 1), GN_BAG_SUM))                \
+    X(embedding_bag_offsets, GN_F32, M23,                                                                              \
+      gn_embedding_bag_offsets(a, gn_arange(g, GN_I64, 2, 0, 1), gn_arange(g, GN_I64, 2, 0, 1), false, GN_BAG_SUM))    \
+    X(from_end, GN_I32, S4, gn_from_end(a, 9))                                                                         \
+    X(from_end_nd, GN_I32, S4, gn_from_end_nd(a, S4))                                                                  \
     X(one_hot, GN_I32, GN_SCALAR, gn_one_hot(a, 1, GN_F32))                                                            \
     X(scatter_add, GN_F32, M23,                                                                                        \
       gn_scatter_add(a, 0, whole(g, GN_I64, GN_SHAPE(0, 3), 0), whole(g, GN_F32, GN_SHAPE(0, 3), 0)))                  \
@@ -263,6 +271,14 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(bce_logits_loss, GN_F32, S4, gn_bce_logits_loss(a, a))                                                           \
     X(nll_loss, GN_F32, V3, gn_nll_loss(a, whole(g, GN_I32, GN_SCALAR, 0)))                                            \
     X(kl_loss, GN_F32, S4, gn_kl_loss(a, a))                                                                           \
+    X(nll_loss_with, GN_F32, V3, gn_nll_loss_with(a, whole(g, GN_I32, GN_SCALAR, 0), NULL))                            \
+    X(kl_loss_with, GN_F32, S4, gn_kl_loss_with(a, a, NULL))                                                           \
+    X(mse_loss_with, GN_F32, S4, gn_mse_loss_with(a, a, NULL))                                                         \
+    X(l1_loss_with, GN_F32, S4, gn_l1_loss_with(a, a, NULL))                                                           \
+    X(smooth_l1_loss_with, GN_F32, S4, gn_smooth_l1_loss_with(a, a, 1, NULL))                                          \
+    X(huber_loss_with, GN_F32, S4, gn_huber_loss_with(a, a, 1, NULL))                                                  \
+    X(bce_loss_with, GN_F32, S4, gn_bce_loss_with(a, a, NULL))                                                         \
+    X(bce_logits_loss_with, GN_F32, S4, gn_bce_logits_loss_with(a, a, NULL))                                           \
     X(smooth_l1_loss, GN_F32, S4, gn_smooth_l1_loss(a, a, 0))                                                          \
     X(smooth_l1_loss, GN_F32, S4, gn_smooth_l1_loss(a, a, 1))                                                          \
     X(cross_entropy_smooth, GN_F32, V3, gn_cross_entropy_smooth(a, whole(g, GN_I32, GN_SCALAR, 0), 0))                 \
@@ -771,6 +787,7 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(im2col, gn_im2col(a, GN_SHAPE(9, 9), GN_SHAPE(1, 1), GN_SHAPE(0, 0), GN_SHAPE(1, 1)))                         \
     X(im2col, gn_im2col(a, GN_SHAPE(1, 1), GN_SHAPE(0, 1), GN_SHAPE(0, 0), GN_SHAPE(1, 1)))                         \
     X(im2col, gn_im2col(a, GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)))                                     \
+    X(col2im, gn_col2im(a, GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)))                        \
     X(one_hot, gn_one_hot(gn_cast(a, GN_I32), -1, GN_F32))                                                          \
     X(one_hot, gn_one_hot(gn_cast(a, GN_I32), (int64_t)1 << 60, GN_F32))                                            \
     X(det, gn_det(a))                                                                                               \
@@ -827,11 +844,20 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(conv, gn_conv(a, a, a, NULL))                                                                                 \
     X(conv, gn_conv(a, a, GN_NONE, &(gn_conv_desc){ .extra = { 1 } }))                                              \
     X(matmul, gn_matmul(a, a))                                                                                      \
+    X(matmul_ints, gn_matmul_ints(a, a, GN_NONE, GN_NONE))                                                          \
+    X(conv_ints, gn_conv_ints(a, a, GN_NONE, GN_NONE, NULL))                                                        \
     X(outer, gn_outer(a, a))                                                                                        \
     X(index_select, gn_index_select(a, 0, a))                                                                       \
     X(gather_nd, gn_gather_nd(a, a))                                                                                \
+    X(from_end, gn_from_end(a, 4))                                                                                  \
+    X(from_end_nd, gn_from_end_nd(a, S4))                                                                           \
+    X(embedding_bag, gn_embedding_bag_offsets(a, a, a, false, GN_BAG_SUM))                                          \
     X(bce_loss, gn_bce_loss(a, gn_reshape(a, GN_SHAPE(6))))                                                         \
     X(nll_loss, gn_nll_loss(a, a))                                                                                  \
+    X(nll_loss, gn_nll_loss_with(a, a, NULL))                                                                       \
+    X(huber_loss, gn_huber_loss_with(a, a, -1, NULL))                                                               \
+    X(mse_loss, gn_mse_loss_with(a, gn_reshape(a, GN_SHAPE(6)), NULL))                                              \
+    X(bce_loss, gn_bce_loss_with(a, a, &(gn_loss_desc){ .positive = a }))                                           \
     X(assign, gn_assign(a, a))                                                                                      \
     X(kv_append, gn_kv_append(a, a, a))                                                                             \
     X(page_append, gn_page_append(a, a, a, GN_NONE, GN_NONE))                                                       \

@@ -309,6 +309,9 @@ BUILD(b_embedding, gn_embedding(in[0], indices(c, GN_SHAPE(2, 3), 5)))
 #define LENGTHS gn_data_copy(c, GN_I32, GN_SHAPE(2, 2), ((const int32_t[4]){ 3, 0, 1, 2 }))
 BUILD(b_embedding_bag, gn_embedding_bag(in[0], indices(c, GN_SHAPE(8), 5), LENGTHS, GN_BAG_SUM))
 BUILD(b_embedding_bag_mean, gn_embedding_bag(in[0], indices(c, GN_SHAPE(6), 5), LENGTHS, GN_BAG_MEAN))
+#define OFFSETS gn_data_copy(c, GN_I64, GN_SHAPE(4), ((const int64_t[4]){ 0, 3, 3, 4 }))
+BUILD(b_bag_offsets, gn_embedding_bag_offsets(in[0], indices(c, GN_SHAPE(6), 5), OFFSETS, false, GN_BAG_MEAN))
+BUILD(b_bag_offsets_max, gn_embedding_bag_offsets(in[0], indices(c, GN_SHAPE(6), 5), OFFSETS, true, GN_BAG_MAX))
 BUILD(b_grid_sample, gn_grid_sample(in[0], in[1], NULL))
 /* Places on both sides of the edges; at 3.9 times a drawn number none is an element or half way between two. */
 #define GRID_SAMPLE(...) gn_grid_sample(in[0], gn_mul_c(in[1], 3.9), &(gn_grid_sample_desc){ __VA_ARGS__ })
@@ -425,6 +428,7 @@ BUILD(b_tril, gn_tril(in[0], -1))
 BUILD(b_triu, gn_triu(in[0], 1))
 BUILD(b_diagonal, gn_diagonal(in[0], 1, 0, -1))
 BUILD(b_im2col, gn_im2col(in[0], GN_SHAPE(2, 2), GN_SHAPE(1, 2), GN_SHAPE(1, 0), GN_SHAPE(1, 2)))
+BUILD(b_col2im, gn_col2im(in[0], GN_SHAPE(3, 4), GN_SHAPE(2, 2), GN_SHAPE(1, 2), GN_SHAPE(1, 0), GN_SHAPE(1, 1)))
 BUILD(b_index_select, gn_index_select(in[0], 1, indices(c, GN_SHAPE(5), 3)))
 BUILD(b_gather_nd, gn_gather_nd(in[0], indices(c, GN_SHAPE(4, 2), 3)))
 BUILD(b_rotary, gn_rotary(in[0], indices(c, GN_SHAPE(3), 7), 100, false))
@@ -441,6 +445,24 @@ BUILD(b_bce_logits_loss, gn_bce_logits_loss(in[0], in[1]))
 BUILD(b_nll_loss, gn_nll_loss(in[0], indices(c, GN_SHAPE(2, 3), 4)))
 BUILD(b_kl_loss, gn_kl_loss(in[0], in[1]))
 BUILD(b_smooth_l1_loss, gn_smooth_l1_loss(in[0], in[1], 0.4))
+#define WEIGHTS(i, how) \
+    &(gn_loss_desc) { .weights = in[i], .reduction = how }
+#define SIGMOIDS gn_sigmoid(in[0]), gn_sigmoid(in[1])
+BUILD(b_mse_loss_with, gn_mse_loss_with(in[0], in[1], WEIGHTS(2, GN_REDUCE_MEAN)))
+BUILD(b_l1_loss_with, gn_l1_loss_with(in[0], in[1], WEIGHTS(2, GN_REDUCE_NONE)))
+BUILD(b_smooth_l1_with, gn_smooth_l1_loss_with(in[0], in[1], 0.4, WEIGHTS(2, GN_REDUCE_MEAN)))
+BUILD(b_huber_loss_with, gn_huber_loss_with(in[0], in[1], 0.4, WEIGHTS(2, GN_REDUCE_MEAN)))
+BUILD(b_bce_loss_with, gn_bce_loss_with(SIGMOIDS, WEIGHTS(2, GN_REDUCE_SUM)))
+#define POSITIVES \
+    &(gn_loss_desc) { .weights = in[2], .positive = in[3] }
+BUILD(b_bce_logits_with, gn_bce_logits_loss_with(in[0], gn_sigmoid(in[1]), POSITIVES))
+BUILD(b_kl_loss_with, gn_kl_loss_with(in[0], in[1], WEIGHTS(2, GN_REDUCE_MEAN)))
+#define LOG_TARGETS \
+    &(gn_loss_desc) { .weights = in[2], .log_target = true, .over_elements = true }
+BUILD(b_kl_log_target, gn_kl_loss_with(in[0], in[1], LOG_TARGETS))
+#define COUNTED \
+    &(gn_cross_entropy_desc) { .weights = in[1], .ignores = true, .ignored = 2 }
+BUILD(b_nll_loss_with, gn_nll_loss_with(in[0], CLASSES, COUNTED))
 BUILD(b_cross_entropy_smooth, gn_cross_entropy_smooth(in[0], indices(c, GN_SHAPE(2, 3), 4), 0.2))
 
 static gn_tensor b_split(gn_ctx *c, const gn_tensor *in) {
@@ -518,6 +540,8 @@ static const problem problems[] = {
     { "embedding_bag", "sum, repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding_bag, 0 },
     { "embedding_bag", "mean", 1, { S(5, 3) }, { 0 }, b_embedding_bag_mean, 0 },
     { "embedding_bag", "max", 1, { S(5, 3) }, { 0 }, b_embedding_bag_max, 0 },
+    { "embedding_bag", "offsets", 1, { S(5, 3) }, { 0 }, b_bag_offsets, 0 },
+    { "embedding_bag", "offsets with the end", 1, { S(5, 3) }, { 0 }, b_bag_offsets_max, 0 },
     { "grid_sample", "linear", 2, { S(1, 2, 3, 4), S(1, 2, 2, 2) }, { 0 }, b_grid_sample, 0 },
     { "grid_sample", "zeros, from corner to corner", 2, { S(1, 2, 3, 4), S(1, 3, 2, 2) }, { 0 }, b_grid_zeros, 0 },
     { "grid_sample", "one axis, edges", 2, { S(2, 2, 4), S(2, 5, 1) }, { 0 }, b_grid_edge, 0 },
@@ -617,6 +641,7 @@ static const problem problems[] = {
     { "triu", "above", 1, { S(3, 4) }, { 0 }, b_triu, 0 },
     { "diagonal", "above", 1, { S(3, 2, 4) }, { 0 }, b_diagonal, 0 },
     { "im2col", "stride, pad, dilation", 1, { S(1, 2, 3, 4) }, { 0 }, b_im2col, 0 },
+    { "col2im", "overlaps, cut off", 1, { S(1, 4, 8) }, { 0 }, b_col2im, 0 },
     { "index_select", "repeated ids", 1, { S(2, 3, 2) }, { 0 }, b_index_select, 0 },
     { "gather_nd", "two parts", 1, { S(3, 3, 2) }, { 0 }, b_gather_nd, 0 },
     { "rotary", "halves", 1, { S(2, 3, 4) }, { 0 }, b_rotary, 0 },
@@ -630,6 +655,15 @@ static const problem problems[] = {
     { "nll_loss", "rows", 1, { S(2, 3, 4) }, { 0 }, b_nll_loss, 0 },
     { "kl_loss", "rows", 2, { S(3, 4), S(3, 4) }, { ANY_SIGN, POSITIVE }, b_kl_loss, 0 },
     { "smooth_l1_loss", "near and far", 2, { S(3, 4), S(3, 4) }, { 0 }, b_smooth_l1_loss, 0 },
+    { "mse_loss", "weights", 3, { S(3, 4), S(3, 4), S(4) }, { 0, 0, POSITIVE }, b_mse_loss_with, 0 },
+    { "l1_loss", "weights, elements", 3, { S(3, 4), S(3, 4), S(3, 4) }, { 0, 0, POSITIVE }, b_l1_loss_with, 0 },
+    { "smooth_l1_loss", "weights", 3, { S(3, 4), S(3, 4), S(3, 1) }, { 0, 0, POSITIVE }, b_smooth_l1_with, 0 },
+    { "huber_loss", "weights", 3, { S(3, 4), S(3, 4), S(4) }, { 0, 0, POSITIVE }, b_huber_loss_with, 0 },
+    { "bce_loss", "weights, sum", 3, { S(3, 4), S(3, 4), S(4) }, { 0 }, b_bce_loss_with, 0 },
+    { "bce_logits_loss", "weights, positives", 4, { S(3, 4), S(3, 4), S(3, 1), S(4) }, { 0 }, b_bce_logits_with, 0 },
+    { "kl_loss", "weights", 3, { S(3, 4), S(3, 4), S(4) }, { 0, POSITIVE, 0 }, b_kl_loss_with, 0 },
+    { "kl_loss", "logarithms", 3, { S(3, 4), S(3, 4), S(3, 4) }, { 0 }, b_kl_log_target, 0 },
+    { "nll_loss", "weights", 2, { S(2, 3, 4), S(4) }, { 0, POSITIVE }, b_nll_loss_with, 0 },
     { "cross_entropy_smooth", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy_smooth, 0 },
     { "linear_quantized", "bias", 2, { S(2, 3, 4), S(3) }, { 0 }, b_linear_quantized, 4 },
     { "expert_linear", "bias", 3, { S(5, 4), S(3, 4, 2), S(3, 2) }, { 0 }, b_expert_linear, 0 },

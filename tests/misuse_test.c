@@ -241,6 +241,8 @@ static gn_tensor pool_of(const gn_tensor *in) {
     X(dequantize, 3, gn_dequantize(quantized_of(in), any_dtype()))                                           \
     X(quantize, 1, quantize_of(in[0]))                                                                       \
     X(conv, 4, conv_of(in))                                                                                  \
+    X(matmul_ints, 2, gn_matmul_ints(in[0], in[1], GN_NONE, GN_NONE))                                        \
+    X(conv_ints, 2, gn_conv_ints(in[0], in[1], GN_NONE, GN_NONE, NULL))                                      \
     X(linear, 3, gn_linear(in[0], in[1], in[2]))                                                             \
     X(outer, 2, gn_outer(in[0], in[1]))                                                                      \
     X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis()))                                                        \
@@ -266,8 +268,12 @@ static gn_tensor pool_of(const gn_tensor *in) {
     X(triu, 1, gn_triu(in[0], any_int()))                                                                    \
     X(diagonal, 1, gn_diagonal(in[0], any_int(), any_axis(), any_axis()))                                    \
     X(im2col, 1, gn_im2col(in[0], any_shape(), any_shape(), any_shape(), any_shape()))                       \
+    X(col2im, 1, gn_col2im(in[0], any_shape(), any_shape(), any_shape(), any_shape(), any_shape()))          \
     X(gather, 2, gn_gather(in[0], any_axis(), in[1]))                                                        \
     X(embedding, 2, gn_embedding(in[0], in[1]))                                                              \
+    X(from_end, 1, gn_from_end(in[0], any_int()))                                                            \
+    X(from_end_nd, 1, gn_from_end_nd(in[0], any_shape()))                                                    \
+    X(embedding_bag_offsets, 3, gn_embedding_bag_offsets(in[0], in[1], in[2], any_flag(), GN_BAG_MEAN))      \
     X(one_hot, 1, gn_one_hot(in[0], any_int(), any_dtype()))                                                 \
     X(scatter_add, 3, gn_scatter_add(in[0], any_axis(), in[1], in[2]))                                       \
     X(scatter, 3, gn_scatter(in[0], any_axis(), in[1], in[2]))                                               \
@@ -292,6 +298,12 @@ static gn_tensor pool_of(const gn_tensor *in) {
     X(bce_logits_loss, 2, gn_bce_logits_loss(in[0], in[1]))                                                  \
     X(nll_loss, 2, gn_nll_loss(in[0], in[1]))                                                                \
     X(kl_loss, 2, gn_kl_loss(in[0], in[1]))                                                                  \
+    X(nll_loss_with, 2, gn_nll_loss_with(in[0], in[1], NULL))                                                \
+    X(kl_loss_with, 2, gn_kl_loss_with(in[0], in[1], NULL))                                                  \
+    X(mse_loss_with, 2, gn_mse_loss_with(in[0], in[1], NULL))                                                \
+    X(l1_loss_with, 2, gn_l1_loss_with(in[0], in[1], NULL))                                                  \
+    X(huber_loss_with, 2, gn_huber_loss_with(in[0], in[1], any_number(), NULL))                              \
+    X(bce_logits_loss_with, 2, gn_bce_logits_loss_with(in[0], in[1], NULL))                                  \
     X(smooth_l1_loss, 2, gn_smooth_l1_loss(in[0], in[1], any_number()))                                      \
     X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number()))                          \
     X(attention, 5, attention_of(in, 5))                                                                     \

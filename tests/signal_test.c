@@ -1,6 +1,7 @@
-/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, and
- * losses of classes, norms, regions and deformable convolutions, against the definitions in double precision: on the
- * CPU executor, on a server in this process, and on the device of $GENIE_TEST_DEVICES (cuda:0). All draw the same.
+/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, losses
+ * of classes and elements, norms, regions and deformable convolutions, indices from the end, bags, windows added up and
+ * products of bytes, against the definitions in double precision and numbers of PyTorch: on the CPU executor, on a
+ * server in this process, and on the device of $GENIE_TEST_DEVICES (cuda:0). All draw the same.
  *
  * Tier: quick address */
 #define GENIE_EXT
@@ -818,6 +819,289 @@ TEST(what_meets_is_multiplied) {
     gn_close(g);
 }
 
+/* ---- indices from the end, bags, given numbers ---- */
+
+#define NUMBERS(...) (const double[]){ __VA_ARGS__ }, (int64_t)(sizeof(double[]){ __VA_ARGS__ } / sizeof(double))
+static void is_near(const char *what, gn_tensor y, double bound, const double *want, int64_t n) {
+    memcpy(wanted, want, (size_t)n * sizeof *want);
+    if (reads(y, n)) close_to(what, n, bound);
+}
+#define IS(y, ...) is_near(#y, y, 0, NUMBERS(__VA_ARGS__))
+#define NEAR(y, bound, ...) is_near(#y, y, bound, NUMBERS(__VA_ARGS__))
+#define T(dtype, shape, ...) tensor(dtype, shape, (const double[]){ __VA_ARGS__ })
+
+TEST(indices_below_0_count_from_the_end) {
+    static const gn_dtype dtypes[] = { GN_I32, GN_I64 };
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(dtypes); k++) {
+        gn_dtype d = dtypes[k];
+        gn_tensor a = T(GN_F32, GN_SHAPE(3, 2), 0, 1, 2, 3, 4, 5), ids = T(d, GN_SHAPE(4), -1, 0, -3, 2),
+                  pairs = T(d, GN_SHAPE(3, 2), -1, -1, 0, -2, 1, 0);
+        IS(gn_from_end(ids, 3), 2, 0, 0, 2);
+        IS(gn_from_end(T(d, GN_SHAPE(3), -4, 5, -3), 3), -1, 5, 0);
+        IS(gn_gather(a, 0, gn_from_end(T(d, GN_SHAPE(2, 2), -1, 0, 1, -3), 3)), 4, 1, 2, 1);
+        IS(gn_embedding(a, gn_from_end(ids, 3)), 4, 5, 0, 1, 0, 1, 4, 5);
+        IS(gn_index_select(a, 1, gn_from_end(T(d, GN_SHAPE(1), -1), 2)), 1, 3, 5);
+        IS(gn_from_end_nd(pairs, GN_SHAPE(3, 2)), 2, 1, 0, 0, 1, 0);
+        IS(gn_gather_nd(a, gn_from_end_nd(pairs, GN_SHAPE(3, 2))), 5, 0, 2);
+        IS(gn_gather_nd(a, gn_from_end_nd(T(d, GN_SHAPE(1, 1), -2), GN_SHAPE(3, 2))), 2, 3);
+        IS(gn_scatter(T(GN_F32, GN_SHAPE(4), 1, 2, 3, 4), 0, gn_from_end(T(d, GN_SHAPE(2), -1, -4), 4),
+                      T(GN_F32, GN_SHAPE(2), 7, 8)),
+           8, 2, 3, 7);
+        gn_step(g);
+    }
+    gn_tensor least = gn_full_i64(g, GN_I64, GN_SHAPE(1), INT64_MIN);
+    CHECK(gn_read(gn_eq(gn_from_end(least, INT64_MAX), gn_like(least, -1)), got, 1) == GN_OK && *(char *)got == 1);
+    gn_close(g);
+}
+
+/* Bags (0,1), (), (2,2,0) and then (3): of offsets, of offsets with the end, and with ids in no bag. */
+TEST(bags_begin_at_offsets) {
+    if (!begin()) return;
+    for (int k = 0; k < 6; k++) {
+        gn_bag_mode mode = (gn_bag_mode)(k / 2);
+        bool has_end = k % 2;
+        gn_dtype d = has_end ? GN_I64 : GN_I32;
+        gn_tensor table = T(GN_F64, GN_SHAPE(4, 2), 1, -2, 3, 4, -5, 6, 7, 8),
+                  ids = T(d, GN_SHAPE(6), 0, 1, 2, 2, 0, 3), offsets = T(d, GN_SHAPE(4), 0, 2, 2, 5);
+        gn_tensor y = gn_embedding_bag_offsets(table, ids, offsets, has_end, mode);
+        double rows[3][8] = { { 4, 2, 0, 0, -9, 10, 7, 8 },
+                              { 2, 1, 0, 0, -3, 10. / 3, 7, 8 },
+                              { 3, 4, 0, 0, 1, 6, 7, 8 } };
+        is_near("embedding_bag_offsets", y, 1e-15, rows[mode], has_end ? 6 : 8);
+        if (!has_end || mode != GN_BAG_SUM) continue;
+        gn_tensor slope;
+        if (CHECK_RESULT(gn_grad(gn_sum(y, GN_ALL_AXES, false), &table, 1, &slope), GN_OK))
+            IS(slope, 2, 2, 1, 1, 2, 2, 0, 0);
+    }
+    gn_tensor table = T(GN_F32, GN_SHAPE(1, 1), 3), none = gn_full(g, GN_I32, GN_SHAPE(0), 0);
+    IS(gn_embedding_bag_offsets(table, none, T(GN_I32, GN_SHAPE(2), 0, 0), false, GN_BAG_MEAN), 0, 0);
+    IS(gn_reshape(gn_count_nonzero(gn_embedding_bag_offsets(table, none, none, false, GN_BAG_SUM), GN_ALL_AXES, false),
+                  GN_SHAPE(1)),
+       0);
+    gn_close(g);
+}
+
+/* `call` with each reduction r: its mean, its sum and its elements. */
+#define LOSS(call, mean, sum, ...)       \
+    do {                                 \
+        gn_reduction r = GN_REDUCE_MEAN; \
+        NEAR(call, 1e-15, mean);         \
+        r = GN_REDUCE_SUM;               \
+        NEAR(call, 1e-14, sum);          \
+        r = GN_REDUCE_NONE;              \
+        NEAR(call, 1e-15, __VA_ARGS__);  \
+    } while (0)
+#define WITH(...) \
+    &(gn_loss_desc) { .reduction = r, __VA_ARGS__ }
+#define M23(...) T(GN_F64, GN_SHAPE(2, 3), __VA_ARGS__)
+#define ROW3(...) T(GN_F64, GN_SHAPE(3), __VA_ARGS__)
+
+/* The numbers are PyTorch 2.15's, in f64; smooth_l1, which has no weights there, is weighted as l1. */
+TEST(losses_of_elements_have_weights_and_reductions) {
+    if (!begin()) return;
+    gn_tensor a = M23(0.5, -1.25, 2, 0.1, 3, -0.75), b = M23(0.25, -1, -0.5, 0.1, 1.5, 0.75),
+              w = M23(2, 0.5, 1, 0.25, 3, 0), row = ROW3(0.5, 1, 2);
+    LOSS(gn_mse_loss_with(a, b, WITH(.weights = w)), 1.9490740740740742, 13.15625, 0.125, 0.03125, 6.25, 0, 6.75, 0);
+    LOSS(gn_mse_loss_with(a, b, WITH(.weights = row)), 2.7633928571428572, 19.34375, 0.03125, 0.0625, 12.5, 0, 2.25,
+         4.5);
+    LOSS(gn_mse_loss_with(a, b, WITH(.weights = GN_NONE)), 1.8125, 10.875, 0.0625, 0.0625, 6.25, 0, 2.25, 2.25);
+    LOSS(gn_l1_loss_with(a, b, WITH(.weights = w)), 1.1296296296296295, 7.625, 0.5, 0.125, 2.5, 0, 4.5, 0);
+    LOSS(gn_l1_loss_with(a, b, WITH(.weights = GN_NONE)), 1, 6, 0.25, 0.25, 2.5, 0, 1.5, 1.5);
+    LOSS(gn_smooth_l1_loss_with(a, b, 0.4, WITH(.weights = GN_NONE)), 0.84270833333333339, 5.05625, 0.078125, 0.078125,
+         2.3, 0, 1.3, 1.3);
+    LOSS(gn_smooth_l1_loss_with(a, b, 0.4, WITH(.weights = w)), 0.9474537037037037, 6.3953125, 0.15625, 0.0390625, 2.3,
+         0, 3.9, 0);
+    LOSS(gn_huber_loss_with(a, b, 0.4, WITH(.weights = w)), 0.42635416666666665, 2.558125, 0.0625, 0.015625, 0.92, 0,
+         1.56, 0);
+    LOSS(gn_huber_loss_with(a, b, 0.4, WITH(.weights = GN_NONE)), 0.33708333333333335, 2.0225, 0.03125, 0.03125, 0.92,
+         0, 0.52, 0.52);
+    NEAR(gn_mse_loss_with(a, row, NULL), 1e-15, 2.7975);
+    gn_close(g);
+}
+
+TEST(losses_of_probabilities_have_weights_and_reductions) {
+    if (!begin()) return;
+    gn_tensor a = M23(0.5, -1.25, 2, 0.1, 3, -0.75), p = M23(0.5, 0, 0.9, 0.25, 1, 0.6), t = M23(1, 0, 0.25, 0.5, 1, 0),
+              w = M23(2, 0.5, 1, 0.25, 3, 0), row = ROW3(0.5, 1, 2), c = ROW3(3, 0.5, 1.5);
+    LOSS(gn_bce_loss_with(p, t, WITH(.weights = w)), 0.55813672732939001, 3.3488203639763401, 1.3862943611198906, 0,
+         1.7532789486599909, 0.20924705419645895, 0, 0);
+    LOSS(gn_bce_loss_with(p, t, WITH(.weights = row)), 1.0173678432901971, 6.1042070597411824, 0.34657359027997264, 0,
+         3.5065578973199818, 0.4184941083929179, 0, 1.83258146374831);
+    LOSS(gn_bce_logits_loss_with(a, t, WITH(.weights = row, .positive = c)), 0.95267748842541045, 5.7160649305524629,
+         0.71111547627016003, 0.25192908134537295, 3.285588024846688, 0.6693966600735709, 0.024293675786871031,
+         0.77374201222979977);
+    LOSS(gn_bce_logits_loss_with(a, t, WITH(.positive = c)), 0.8444853413929917, 5.0669120483579499, 1.4222309525403201,
+         0.25192908134537295, 1.642794012423344, 1.3387933201471418, 0.024293675786871031, 0.38687100611489988);
+    LOSS(gn_bce_logits_loss_with(a, t, WITH(.weights = w)), 0.50340128996924849, 3.0204077398154907,
+         0.94815396836021337, 0.12596454067268648, 1.6269280110429725, 0.17359916501839273, 0.14576205472122619, 0);
+    gn_tensor far = T(GN_F64, GN_SHAPE(2), -800, 800), ends = T(GN_F64, GN_SHAPE(2), 1, 0),
+              by = T(GN_F64, GN_SHAPE(2), 2, 3);
+    LOSS(gn_bce_logits_loss_with(far, ends, WITH(.positive = by)), 1200, 2400, 1600, 800);
+    gn_tensor x = gn_log_softmax(a, -1), q = M23(0.2, 0, 0.8, 0.5, 0.25, 0.25),
+              y = gn_log_softmax(M23(0.25, -1, -0.5, 0.1, 1.5, 0.75), -1);
+    LOSS(gn_kl_loss_with(x, q, WITH(.log_target = false)), 0.7278039795028896, 1.455607959005779, 0.024636814133586482,
+         0, 0.0075827454302583586, 1.1412309948609534, -0.3276712977095096, 0.6098287022904905);
+    LOSS(gn_kl_loss_with(x, y, WITH(.log_target = true, .over_elements = true)), 0.2030991439882277, 1.2185948639293662,
+         0.664033591006845, 0.271694446646004, -0.2905979393388841, 0.1483181914167475, -0.2711589442124138,
+         0.6963055184110675);
+    NEAR(gn_kl_loss_with(x, q, &(gn_loss_desc){ .over_elements = true }), 1e-15, 0.2426013265009632);
+    NEAR(gn_kl_loss_with(x, y, &(gn_loss_desc){ .log_target = true }), 1e-15, 0.6092974319646831);
+    gn_close(g);
+}
+
+/* PyTorch's nll_loss, which takes -100 as no class; with no row that counts a mean is NaN. */
+TEST(losses_of_given_logarithms_have_weights_and_rows_that_do_not_count) {
+    if (!begin()) return;
+    gn_tensor x = T(GN_F64, GN_SHAPE(4, 3), 0.5, -1.25, 2, 0.1, 3, -0.75, 1, 2, 3, -1, 0.25, -2),
+              ids = T(GN_I64, GN_SHAPE(4), 2, 0, -100, 1), c = ROW3(3, 0.5, 1.5);
+#define ROWS(ids, no, ...) \
+    gn_nll_loss_with(x, ids, &(gn_cross_entropy_desc){ .ignores = true, .ignored = no, .reduction = r, __VA_ARGS__ })
+    LOSS(ROWS(ids, -100, .weights = c), -0.685, -3.425, -3, -0.3, 0, -0.125);
+    LOSS(ROWS(ids, -100, .smoothing = 0), -0.78333333333333333, -2.35, -2, -0.1, 0, -0.25);
+    LOSS(ROWS(T(GN_I32, GN_SHAPE(4), 2, 0, 1, 1), 1, .weights = c), -0.73333333333333328, -3.3, -3, -0.3, 0, 0);
+#undef ROWS
+    gn_cross_entropy_desc none = { .ignores = true, .ignored = 1, .weights = c };
+    double y = 0;
+    CHECK(gn_read(gn_nll_loss_with(x, T(GN_I32, GN_SHAPE(4), 1, 1, 1, 1), &none), &y, sizeof y) == GN_OK && isnan(y));
+    NEAR(gn_nll_loss_with(x, T(GN_I32, GN_SHAPE(4), 2, 0, 1, 1), NULL), 1e-15, -1.0875);
+    gn_close(g);
+}
+
+/* ---- windows added up, products of bytes ---- */
+
+/* The numbers start + i mod `period`. */
+static gn_tensor repeating(gn_shape s, int64_t n, int64_t period, int64_t start) {
+    for (int64_t i = 0; i < n; i++) given[i] = (double)(i % period + start);
+    return tensor(GN_F64, s, given);
+}
+
+/* The first two are PyTorch's F.fold. */
+TEST(windows_are_added_up) {
+    if (!begin()) return;
+    IS(gn_col2im(repeating(GN_SHAPE(1, 4, 8), 32, 7, -3), GN_SHAPE(3, 4), GN_SHAPE(2, 2), GN_SHAPE(1, 2),
+                 GN_SHAPE(1, 0), GN_SHAPE(1, 1)),
+       -2, 0, 0, 2, 2, 4, 4, 6, 6, -6, -6, -4);
+    IS(gn_col2im(repeating(GN_SHAPE(1, 12, 10), 120, 11, -5), GN_SHAPE(4, 5), GN_SHAPE(2, 3), GN_SHAPE(2, 1),
+                 GN_SHAPE(1, 1), GN_SHAPE(2, 1)),
+       0, 0, 0, 0, 0, 6, 9, 4, 10, 3, 0, 0, 0, 0, 0, -6, -9, -6, -3, -2, 0, 0, 0, 0, 0, -7, -5, -10, -4, -10, 0, 0, 0,
+       0, 0, 4, 6, 9, 1, 8);
+    gn_tensor line = T(GN_I32, GN_SHAPE(1, 2, 3), 1, 2, 3, 10, 20, 30);
+    IS(gn_col2im(line, GN_SHAPE(4), GN_SHAPE(2), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)), 1, 12, 23, 30);
+    IS(gn_col2im(line, GN_SHAPE(3), GN_SHAPE(2), GN_SHAPE(1), GN_SHAPE(0, 1), GN_SHAPE(1)), 1, 12, 23);
+    IS(gn_col2im(line, GN_SHAPE(3), GN_SHAPE(2), GN_SHAPE(1), GN_SHAPE(1, 0), GN_SHAPE(1)), 12, 23, 30);
+    gn_tensor boxes = repeating(GN_SHAPE(1, 8, 2), 16, 16, 1);
+    IS(gn_col2im(boxes, GN_SHAPE(2, 2, 3), GN_SHAPE(2, 2, 2), GN_SHAPE(1, 1, 1), GN_SHAPE(0, 0, 0), GN_SHAPE(1, 1, 1)),
+       1, 5, 4, 5, 13, 8, 9, 21, 12, 13, 29, 16);
+    gn_close(g);
+}
+
+/* The inner product of columns with im2col(x) is that of col2im(columns) with x; whole numbers, so that it is exact. */
+TEST(adding_windows_up_is_the_transpose_of_cutting_them) {
+    if (!begin()) return;
+    for (int k = 0; k < 24; k++) {
+        gn_shape size = GN_SHAPE(test_random_int(3, 9), test_random_int(3, 9)),
+                 kernel = GN_SHAPE(test_random_int(1, 3), test_random_int(1, 3)),
+                 stride = GN_SHAPE(test_random_int(1, 3), test_random_int(1, 3)),
+                 pad = GN_SHAPE(test_random_int(0, 2), test_random_int(0, 2)),
+                 dilation = GN_SHAPE(kernel.dims[0] < 3 ? test_random_int(1, 2) : 1, 1);
+        gn_info info;
+        gn_tensor x = repeating(GN_SHAPE(2, 3, size.dims[0], size.dims[1]), 6 * size.dims[0] * size.dims[1], 19, -9),
+                  windows = gn_im2col(x, kernel, stride, pad, dilation);
+        if (!CHECK_RESULT(gn_describe(windows, &info), GN_OK)) return;
+        int64_t n = info.shape.dims[0] * info.shape.dims[1] * info.shape.dims[2];
+        gn_tensor y = repeating(info.shape, n, 23, -11), back = gn_col2im(y, size, kernel, stride, pad, dilation),
+                  apart = gn_sub(gn_sum(gn_mul(windows, y), GN_ALL_AXES, false),
+                                 gn_sum(gn_mul(back, x), GN_ALL_AXES, false));
+        IS(apart, 0);
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+static void random_bytes(gn_dtype d, double *to, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = (double)(test_random_int(0, 255) - (d == GN_I8 ? 128 : 0));
+}
+
+/* Three terms, as many as f32 sums at once, in parts and not at all, of each pair of dtypes, with and without zero
+   points. */
+TEST(products_of_bytes_are_exact) {
+    static const int64_t sizes[] = { 3, 258, 259, 1025, 4129 };
+    enum { M = 4, N = 3, MOST_K = 4129 };
+    static double a[M * MOST_K], b[N * MOST_K], az[M], bz[N];
+    if (!begin()) return;
+    for (int k = 0; k < 80; k++) {
+        gn_dtype d = k & 1 ? GN_I8 : GN_U8, e = k & 2 ? GN_I8 : GN_U8;
+        bool left = k & 4, right = k & 8;
+        int64_t K = sizes[k / 16];
+        random_bytes(d, a, M * K);
+        random_bytes(e, b, N * K);
+        random_bytes(d, az, M);
+        random_bytes(e, bz, N);
+        for (int64_t i = 0; i < M * N; i++) {
+            wanted[i] = 0;
+            for (int64_t j = 0; j < K; j++)
+                wanted[i] += (a[i / N * K + j] - (left ? az[i / N] : 0)) * (b[j * N + i % N] - (right ? bz[i % N] : 0));
+        }
+        gn_tensor y = gn_matmul_ints(tensor(d, GN_SHAPE(M, K), a), tensor(e, GN_SHAPE(K, N), b),
+                                     left ? tensor(d, GN_SHAPE(M, 1), az) : GN_NONE,
+                                     right ? tensor(e, GN_SHAPE(N), bz) : GN_NONE);
+        if (reads(y, M * N)) close_to("matmul_ints", M * N, 0);
+        gn_step(g);
+    }
+    for (int64_t K = 258; K <= 40000; K += 19871) { /* the largest sums; the last ones wrap */
+        gn_tensor most = gn_full(g, GN_U8, GN_SHAPE(K), 255), none = gn_full(g, GN_U8, GN_SHAPE(K), 0);
+        double sum = 65025 * (double)K;
+        IS(gn_matmul_ints(most, most, GN_NONE, GN_NONE), sum > INT32_MAX ? sum - 0x1p32 : sum);
+        IS(gn_matmul_ints(none, most, gn_full(g, GN_U8, GN_SCALAR, 255), GN_NONE),
+           sum > INT32_MAX ? 0x1p32 - sum : -sum);
+    }
+    gn_close(g);
+}
+
+/* One or two groups, uneven pads, strides and dilation: x (2,G*C,5,6) with w (4,C,2,3). */
+TEST(convolutions_of_bytes_are_exact) {
+    enum { MOST_C = 100, H = 5, W = 6, OH = 3, OW = 5, M = 4 };
+    static double x[2 * 2 * MOST_C * H * W], w[M * MOST_C * 6], z[1 + M];
+    if (!begin()) return;
+    for (int k = 0; k < 48; k++) {
+        gn_dtype d = k & 1 ? GN_I8 : GN_U8, e = k & 2 ? GN_I8 : GN_U8;
+        int64_t C = k & 4 ? MOST_C : 2, G = k & 8 ? 2 : 1, zeros = k / 16;
+        random_bytes(d, x, 2 * G * C * H * W);
+        random_bytes(e, w, M * C * 6);
+        random_bytes(d, z, 1);
+        random_bytes(e, z + 1, M);
+        for (int64_t i = 0; i < 2 * M * OH * OW; i++) {
+            int64_t o = i % OW, v = i / OW % OH, m = i / (OW * OH) % M, n = i / (OW * OH * M);
+            wanted[i] = 0;
+            for (int64_t j = 0; j < C * 6; j++) {
+                int64_t row = v * 2 + j / 3 % 2 - 1, column = o + j % 3 * 2 - 1, c = j / 6 + m * G / M * C;
+                bool inside = row >= 0 && row < H && column >= 0 && column < W;
+                double value = inside ? x[((n * G * C + c) * H + row) * W + column] - (zeros ? z[0] : 0) : 0;
+                wanted[i] += value * (w[m * C * 6 + j] - (zeros == 2 ? z[1 + m] : zeros ? z[1] : 0));
+            }
+        }
+        gn_conv_desc desc = {
+            .stride = { 2 }, .dilation = { 1, 2 }, .before = { 1, 1 }, .after = { 0, 2 }, .groups = G
+        };
+        gn_tensor y = gn_conv_ints(tensor(d, GN_SHAPE(2, G * C, H, W), x), tensor(e, GN_SHAPE(M, C, 2, 3), w),
+                                   zeros ? tensor(d, GN_SHAPE(1), z) : GN_NONE,
+                                   zeros ? tensor(e, GN_SHAPE(zeros == 2 ? M : 1), z + 1) : GN_NONE, &desc);
+        if (reads(y, 2 * M * OH * OW)) close_to("conv_ints", 2 * M * OH * OW, 0);
+        gn_step(g);
+    }
+    for (int64_t C = 257; C < 6000; C = C * 4 + 1) {
+        gn_tensor most = gn_full(g, GN_U8, GN_SHAPE(1, C, 1), 255);
+        gn_conv_desc back = { .transposed = true };
+        IS(gn_conv_ints(most, most, GN_NONE, GN_NONE, NULL), 65025 * (double)C);
+        IS(gn_conv_ints(most, gn_reshape(most, GN_SHAPE(C, 1, 1)), GN_NONE, GN_NONE, &back), 65025 * (double)C);
+    }
+    gn_tensor line = T(GN_U8, GN_SHAPE(1, 1, 3), 1, 2, 3), filter = T(GN_I8, GN_SHAPE(1, 1, 2), 10, -100);
+    IS(gn_conv_ints(line, filter, GN_NONE, GN_NONE, NULL), -190, -280);
+    IS(gn_conv_ints(line, filter, GN_NONE, GN_NONE, &(gn_conv_desc){ .transposed = true }), 10, -80, -170, -300);
+    gn_close(g);
+}
+
 /* Whether the device of this name computes; false after one skipped test that stands for all. */
 static bool named_device_is_there(void) {
     on = ON_NAMED;
@@ -869,6 +1153,15 @@ int main(int argc, char **argv) {
         TEST_ENTRY(norms_of_trailing_axes_give_their_mean_and_deviation),
         TEST_ENTRY(norms_of_batches_give_the_statistics_of_their_channels),
         TEST_ENTRY(norms_of_no_channels_are_empty),
+        TEST_ENTRY(indices_below_0_count_from_the_end),
+        TEST_ENTRY(bags_begin_at_offsets),
+        TEST_ENTRY(losses_of_elements_have_weights_and_reductions),
+        TEST_ENTRY(losses_of_probabilities_have_weights_and_reductions),
+        TEST_ENTRY(losses_of_given_logarithms_have_weights_and_rows_that_do_not_count),
+        TEST_ENTRY(windows_are_added_up),
+        TEST_ENTRY(adding_windows_up_is_the_transpose_of_cutting_them),
+        TEST_ENTRY(products_of_bytes_are_exact),
+        TEST_ENTRY(convolutions_of_bytes_are_exact),
     };
     test_begin(argc, argv);
     if (getenv("GENIE_TEST_DEVICES")) device_names[ON_NAMED] = getenv("GENIE_TEST_DEVICES");

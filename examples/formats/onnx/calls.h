@@ -385,10 +385,5 @@ static gn_shape ox_make_shape(onnx__call *c, const int64_t *dims, int rank) {
     return s;
 }
 
-/* Indices of which those below 0 count from the end. */
-static gn_tensor ox_from_end(gn_tensor index, int64_t size) {
-    return gn_where(gn_lt_c(index, 0), gn_add_c(index, (double)size), index);
-}
-
 static gn_tensor ox_cast(gn_tensor t, gn_dtype d) { return onnx__dtype(t) == d ? t : gn_cast(t, d); }
 #endif

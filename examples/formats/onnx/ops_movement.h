@@ -175,14 +175,14 @@ static void ox_gather(onnx__call *c) {
     if (c->failed) return;
     int axis = ox_axis(c, ox_int(c, "axis", 0), ox_rank(a));
     if (!c->failed && ox_rank(a) - 1 + ox_rank(index) > GN_MAX_RANK) onnx__no(c, "the result's rank is above 8");
-    if (!c->failed) ox_out_like(c, 0, ox_take(a, axis, ox_from_end(index, ox_dim(a, axis))), 0);
+    if (!c->failed) ox_out_like(c, 0, ox_take(a, axis, gn_from_end(index, ox_dim(a, axis))), 0);
 }
 
 static void ox_gather_elements(onnx__call *c) {
     gn_tensor a = ox_in(c, 0), index = ox_in(c, 1);
     if (c->failed) return;
     int axis = ox_axis(c, ox_int(c, "axis", 0), ox_rank(a));
-    if (!c->failed) ox_out_like(c, 0, gn_gather(a, axis, ox_from_end(index, ox_dim(a, axis))), 0);
+    if (!c->failed) ox_out_like(c, 0, gn_gather(a, axis, gn_from_end(index, ox_dim(a, axis))), 0);
 }
 
 /* Row-major position among the first K axes of `s` for each index (…,K); those below 0 count from the end. */
@@ -192,7 +192,7 @@ static gn_tensor ox_positions(gn_tensor index, gn_shape s) {
     int64_t k = ox_dim(index, last), stride = 1;
     for (int64_t i = k - 1; i >= 0; i--) {
         gn_tensor part = gn_squeeze(gn_slice(index, last, i, i + 1, 1), GN_AXES(last));
-        part = gn_mul_c(ox_from_end(part, s.dims[i]), (double)stride);
+        part = gn_mul_c(gn_from_end(part, s.dims[i]), (double)stride);
         sum = sum.ctx ? gn_add(sum, part) : part;
         stride *= s.dims[i];
     }
@@ -240,7 +240,7 @@ static void ox_scatter_elements(onnx__call *c) {
     gn_tensor a = ox_in(c, 0), index = ox_in(c, 1), src = ox_in(c, 2);
     if (c->failed) return;
     int axis = ox_axis(c, ox_int(c, "axis", 0), ox_rank(a));
-    if (!c->failed) ox_out_like(c, 0, ox_scatter_by(c, a, axis, ox_from_end(index, ox_dim(a, axis)), src), 0);
+    if (!c->failed) ox_out_like(c, 0, ox_scatter_by(c, a, axis, gn_from_end(index, ox_dim(a, axis)), src), 0);
 }
 
 static void ox_scatter_nd(onnx__call *c) {
@@ -483,7 +483,7 @@ static void ox_one_hot(onnx__call *c) {
     if (c->failed) return;
     for (int i = 0; i < rank; i++) line.dims[i] = i == axis ? depth : 1;
     gn_tensor place = gn_reshape(gn_arange_i64(c->g, GN_I64, depth, 0, 1), line);
-    gn_tensor hit = gn_eq(gn_unsqueeze(ox_from_end(ids, depth), axis), place);
+    gn_tensor hit = gn_eq(gn_unsqueeze(gn_from_end(ids, depth), axis), place);
     gn_tensor off = gn_reshape(gn_slice(values, 0, 0, 1, 1), GN_SCALAR);
     gn_tensor on = gn_reshape(gn_slice(values, 0, 1, 2, 1), GN_SCALAR);
     ox_out_like(c, 0, gn_where(hit, on, off), 2);

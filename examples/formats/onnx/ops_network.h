@@ -171,11 +171,6 @@ static bool ox_conv_desc(onnx__call *c, gn_tensor x, gn_tensor kernel, const ox_
     return true;
 }
 
-static gn_tensor ox_convolve(onnx__call *c, gn_tensor x, gn_tensor kernel, const ox_window *w) {
-    gn_conv_desc d;
-    return ox_conv_desc(c, x, kernel, w, false, &d) ? gn_conv(x, kernel, GN_NONE, &d) : x;
-}
-
 /* The convolution that the node is, which nodes after it may join. */
 static void ox_out_convolution(onnx__call *c, const ox_window *w, bool transposed) {
     onnx__conv *v = onnx__alloc(c->s, sizeof *v);
@@ -392,54 +387,24 @@ static void ox_col2im(onnx__call *c) {
     gn_tensor t = ox_in(c, 0);
     int n, m, k;
     const int64_t *image = ox_host_ints(c, 1, &n), *block = ox_host_ints(c, 2, &m);
-    ox_window w = { .n = n };
+    int64_t stride[3], dilation[3], pads[6];
     if (c->failed || n != m || n < 1 || n > 3) {
         onnx__no(c, "images of %d axes, blocks of %d", n, m);
         return;
     }
     const int64_t *given = ox_ints(c, "strides", &k);
-    ox_fill(w.stride, given, k, n, 1, c, "strides");
+    ox_fill(stride, given, k, n, 1, c, "strides");
     given = ox_ints(c, "dilations", &k);
-    ox_fill(w.dilation, given, k, n, 1, c, "dilations");
+    ox_fill(dilation, given, k, n, 1, c, "dilations");
     given = ox_ints(c, "pads", &k);
-    int64_t padded = 1, o = 1, b = 1;
-    for (int i = 0; i < n; i++) {
-        w.before[i] = given && k == 2 * n ? given[i] : 0;
-        w.after[i] = given && k == 2 * n ? given[n + i] : 0;
-        w.in[i] = image[i];
-        w.kernel[i] = block[i];
-        if (image[i] < 1 || image[i] > 1 << 20) onnx__no(c, "an image of size %" PRId64, image[i]);
-        if (!ox_window_sane(c, &w, i)) return;
-        ox_window_axis(c, &w, i, false);
-        padded *= image[i] + w.before[i] + w.after[i];
-        o *= w.out[i];
-        b *= block[i];
-        if (padded > ONNX__EXTENT || o > ONNX__EXTENT || b > ONNX__EXTENT) onnx__no(c, "the image is too large");
-        if (c->failed) return;
-    }
-    gn_shape s = onnx__shape(t);
-    if (c->failed || s.rank != 3 || s.dims[2] != o || b < 1 || s.dims[1] % b) {
-        onnx__no(c, "columns do not fit the image");
-        return;
-    }
-    int64_t *index = onnx__alloc(c->s, (size_t)(b * o) * sizeof *index), planes = s.dims[0] * s.dims[1] / b;
-    for (int64_t e = 0; e < b * o; e++) {
-        int64_t q = e / o, p = e % o, stride = 1;
-        for (int i = n - 1; i >= 0; i--) {
-            index[e] += ((p % w.out[i]) * w.stride[i] + (q % block[i]) * w.dilation[i]) * stride;
-            stride *= image[i] + w.before[i] + w.after[i];
-            p /= w.out[i];
-            q /= block[i];
-        }
-    }
-    gn_tensor zero = gn_full(c->g, ox_dtype(c, 0), GN_SHAPE(planes, padded), 0);
-    gn_tensor at = gn_broadcast(gn_reshape(ox_indices(c, index, b * o), GN_SHAPE(1, b * o)), GN_SHAPE(planes, b * o));
-    gn_tensor y = gn_scatter_add(zero, 1, at, gn_reshape(t, GN_SHAPE(planes, b * o)));
-    gn_shape whole = { n + 2, { s.dims[0], s.dims[1] / b } };
-    for (int i = 0; i < n; i++) whole.dims[i + 2] = image[i] + w.before[i] + w.after[i];
-    y = gn_reshape(y, whole);
-    for (int i = 0; i < n; i++) y = gn_slice(y, i + 2, w.before[i], w.before[i] + image[i], 1);
-    ox_out_like(c, 0, y, 0);
+    ox_fill(pads, given, k, 2 * n, 0, c, "pads");
+    double padded = 1; /* a stride may be as large as a small file says */
+    for (int i = 0; i < n; i++) padded *= (double)image[i] + (double)pads[i] + (double)pads[n + i];
+    if (!(padded <= ONNX__EXTENT)) onnx__no(c, "the image is too large");
+    gn_shape size = ox_make_shape(c, image, n), kernel = ox_make_shape(c, block, n),
+             pad = ox_make_shape(c, pads, 2 * n);
+    if (c->failed) return;
+    ox_out_like(c, 0, gn_col2im(t, size, kernel, ox_make_shape(c, stride, n), pad, ox_make_shape(c, dilation, n)), 0);
 }
 
 /* ---- norms ---- */
@@ -639,7 +604,7 @@ static void ox_weigh_loss(onnx__call *c, gn_tensor log_p, gn_tensor target, int 
         live = gn_ne_c(ids, (double)ox_int(c, "ignore_index", 0));
         ids = gn_where(live, ids, gn_like_i64(ids, 0));
     }
-    ids = ox_from_end(ids, s.dims[1]);
+    ids = gn_from_end(ids, s.dims[1]);
     gn_tensor loss = gn_neg(gn_squeeze(gn_gather(log_p, 1, gn_unsqueeze(ids, 1)), GN_AXES(1)));
     if (ox_has(c, weights))
         weight = ox_cast(gn_embedding(gn_reshape(ox_in(c, weights), GN_SHAPE(s.dims[1], 1)), ids), d);

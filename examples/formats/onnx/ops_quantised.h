@@ -91,19 +91,20 @@ static void ox_dynamic_quantize(onnx__call *c) {
     ox_out(c, 2, zero);
 }
 
-/* Input i less its zero point (input z), as i32. `column`: the zero points of a vector belong to rows. */
-static gn_tensor ox_less_zero(onnx__call *c, int i, int z, bool column) {
-    gn_tensor x = ox_cast(ox_in(c, i), GN_I32);
-    if (!ox_has(c, z)) return x;
-    gn_tensor zero = ox_cast(ox_in(c, z), GN_I32);
-    if (column && ox_rank(zero) == 1 && ox_dim(zero, 0) > 1) zero = gn_unsqueeze(zero, 1);
-    return gn_sub(x, zero);
+/* Zero points, input z; those of a vector belong to rows of the left side. */
+static gn_tensor ox_zeros(onnx__call *c, int z, bool left) {
+    if (!ox_has(c, z)) return GN_NONE;
+    gn_tensor zero = ox_in(c, z);
+    return left && ox_rank(zero) == 1 && ox_dim(zero, 0) > 1 ? gn_unsqueeze(zero, 1) : zero;
 }
 
-static void ox_matmul_integer(onnx__call *c) {
-    gn_tensor a = ox_less_zero(c, 0, 2, true), b = ox_less_zero(c, 1, 3, false);
-    ox_out(c, 0, ox_cast(gn_matmul(a, b), GN_I32));
+/* The product of the bytes at 0 and b, zero points at az and bz. */
+static gn_tensor ox_matmul_ints(onnx__call *c, int b, int az, int bz) {
+    gn_tensor left = ox_zeros(c, az, true), right = ox_zeros(c, bz, false);
+    return gn_matmul_ints(ox_in(c, 0), ox_in(c, b), left, right);
 }
+
+static void ox_matmul_integer(onnx__call *c) { ox_out(c, 0, ox_matmul_ints(c, 1, 2, 3)); }
 
 static gn_tensor ox_scale_of(onnx__call *c, int i, bool column) {
     gn_tensor s = ox_cast(ox_in(c, i), GN_F32);
@@ -111,27 +112,23 @@ static gn_tensor ox_scale_of(onnx__call *c, int i, bool column) {
 }
 
 static void ox_qlinear_matmul(onnx__call *c) {
-    gn_tensor a = ox_less_zero(c, 0, 2, true), b = ox_less_zero(c, 3, 5, false);
-    gn_tensor y = gn_cast(gn_matmul(a, b), GN_F32), scale = gn_mul(ox_scale_of(c, 1, true), ox_scale_of(c, 4, false));
+    gn_tensor y = gn_cast(ox_matmul_ints(c, 3, 2, 5), GN_F32),
+              scale = gn_mul(ox_scale_of(c, 1, true), ox_scale_of(c, 4, false));
     y = gn_mul(y, gn_div(scale, ox_scale_of(c, 6, true)));
     if (!c->failed) ox_out_as(c, 0, ox_saturate(y, ox_in(c, 7), ox_type(c, 7)), ox_type(c, 7));
 }
 
-/* The convolution of ints, input x and kernel at k, zero points at xz and kz. */
+/* The convolution of bytes, input x and kernel at k, zero points at xz and kz. */
 static gn_tensor ox_conv_ints(onnx__call *c, int k, int xz, int kz) {
-    gn_tensor x = ox_less_zero(c, 0, xz, false), kernel = ox_cast(ox_in(c, k), GN_I32);
+    gn_tensor x = ox_in(c, 0), kernel = ox_in(c, k);
+    gn_conv_desc d;
     ox_window w;
     if (c->failed) return x;
     gn_shape ks = onnx__shape(kernel);
     if (ks.rank < 3) onnx__no(c, "a kernel of rank %d", ks.rank);
-    if (ox_has(c, kz) && !c->failed) {
-        gn_shape line = { ks.rank, { 1, 1, 1, 1, 1, 1, 1, 1 } };
-        line.dims[0] = (int64_t)onnx__elements(ox_in_shape(c, kz));
-        kernel = gn_sub(kernel, gn_reshape(ox_cast(ox_in(c, kz), GN_I32), line));
-    }
     if (c->failed || !ox_get_window(c, x, ks.dims + 2, ks.rank - 2, &w)) return x;
-    /* sums of products of bytes are exact in f64 */
-    return ox_cast(ox_convolve(c, ox_cast(x, GN_F64), ox_cast(kernel, GN_F64), &w), GN_I32);
+    if (!ox_conv_desc(c, x, kernel, &w, false, &d)) return x;
+    return gn_conv_ints(x, kernel, ox_zeros(c, xz, false), ox_zeros(c, kz, false), &d);
 }
 
 static void ox_conv_integer(onnx__call *c) { ox_out(c, 0, ox_conv_ints(c, 1, 2, 3)); }

@@ -305,7 +305,7 @@ static void ox_array_feature(onnx__call *c) {
     if (c->failed) return;
     int rank = ox_rank(x);
     int64_t n = (int64_t)onnx__elements(onnx__shape(index));
-    gn_tensor y = gn_index_select(x, rank - 1, gn_reshape(ox_from_end(index, ox_dim(x, -1)), GN_SHAPE(n)));
+    gn_tensor y = gn_index_select(x, rank - 1, gn_reshape(gn_from_end(index, ox_dim(x, -1)), GN_SHAPE(n)));
     ox_out_like(c, 0, rank == 1 ? gn_reshape(y, GN_SHAPE(1, n)) : y, 0);
 }
 
