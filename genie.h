@@ -14959,12 +14959,16 @@ static void gn__gemv_sums(gn__gemv *j, gn__pool *pool) {
 /* Results [col, col + n) along rows, down them, or of their sums piece by piece. */
 static void gn__gemv_totals(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     for (int64_t r = 0; r < j->few && j->parts; r++)
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t p = 0; p < j->pieces; p++) {
-                const double *part = j->parts + (r * j->n + col + i) * j->pieces + p;
-                if (j->wide) gn__gemv_join(total + r * n + i, lost + r * n + i, part, 1);
-                else total[r * n + i] += *part;
-            }
+        for (int64_t i = 0; i < n; i++) {
+            const double *part = j->parts + (r * j->n + col + i) * j->pieces;
+            double sum = total[r * n + i], off = lost[r * n + i];
+            if (j->wide)
+                for (int64_t p = 0; p < j->pieces; p++) gn__gemv_join(&sum, &off, part + p, 1);
+            else
+                for (int64_t p = 0; p < j->pieces; p++) sum += part[p];
+            total[r * n + i] = sum;
+            lost[r * n + i] = off;
+        }
     if (j->parts) return;
     if (!j->sums) {
         if (j->dense) gn__gemv_dense(j, total, lost, col, n);
@@ -17372,44 +17376,88 @@ static gn_result gn__cpu_cross_entropy(const gn__call *c) {
     return GN_OK;
 }
 
-static gn_result gn__cpu_mse_loss(const gn__call *c) {
-    gn__type t = { c->in[0].dtype, { c->in[0].rank, { 0 } } };
-    gn_shape a = t.shape, b = { c->in[1].rank, { 0 } };
-    memcpy(a.dims, c->in[0].dims, sizeof a.dims);
-    memcpy(b.dims, c->in[1].dims, sizeof b.dims);
-    gn__broadcast_shapes(&a, &b, &t.shape);
-    gn_view va = gn__view_broadcast(&c->in[0], t.shape.rank, t.shape.dims),
-            vb = gn__view_broadcast(&c->in[1], t.shape.rank, t.shape.dims);
-    int64_t n = gn__count(&t.shape), bytes = (int64_t)gn__bytes_of(t.dtype), last = t.shape.rank - 1;
-    int64_t inner = t.shape.rank ? t.shape.dims[last] : 1, have = 0;
-    const gn__maps64 *maps = gn__maps64_of(c->pool);
+/* (a - b)^2 of n elements in f64, in pieces that are added up as a tree. Of dense tensors threads sum blocks of so many
+   pieces that a block is one branch. */
+typedef struct gn__mse_job {
+    const gn__call *c;
+    gn_view a, b; /* of one shape */
+    gn_dtype dtype;
+    double *blocks;
+} gn__mse_job;
+
+enum { GN__MSE_BLOCK = 512 * GN__PIECE64 };
+
+/* Dense elements from `from` on, where a piece begins. */
+static void gn__mse_add(const gn__mse_job *j, gn__tree *sums, int64_t from, int64_t n) {
+    const gn__maps64 *maps = gn__maps64_of(j->c->pool);
+    int64_t bytes = (int64_t)gn__bytes_of(j->dtype);
     double x[GN__CHUNK], y[GN__CHUNK];
-    gn__tree sums;
-    sums.n = 0, sums.depth = 0;
+    for (int64_t i = from, m; i < from + n && !gn__pool_stops(j->c->pool); i += m) {
+        const void *a = j->a.p + i * bytes, *b = j->b.p + i * bytes;
+        m = GN__MIN(from + n - i, (int64_t)GN__CHUNK);
+        if (m == GN__CHUNK && j->dtype == GN_F64) maps->apart(x, (const double *)a, (const double *)b, m);
+        else if (m == GN__CHUNK && j->dtype == GN_F32) maps->apart_f32(x, (const float *)a, (const float *)b, m);
+        else {
+            gn__load_f64(x, j->dtype, a, 1, m);
+            gn__load_f64(y, j->dtype, b, 1, m);
+            maps->apart(x, x, y, m);
+        }
+        gn__pieces_f64(gn__kernels_of(j->c->pool), sums, x, m);
+    }
+}
+
+static void gn__mse_range(void *arg, int64_t begin, int64_t end) {
+    const gn__mse_job *j = (const gn__mse_job *)arg;
+    for (int64_t i = begin; i < end && !gn__pool_stops(j->c->pool); i++) {
+        gn__tree sums;
+        sums.n = 0, sums.depth = 0;
+        gn__mse_add(j, &sums, i * GN__MSE_BLOCK, GN__MSE_BLOCK);
+        j->blocks[i] = gn__tree_sum(&sums);
+    }
+}
+
+/* Elements that do not lie one after another. */
+static void gn__mse_rows(const gn__mse_job *j, gn__tree *sums, int64_t n) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->dtype), last = j->a.rank - 1, inner = j->a.rank ? j->a.dims[last] : 1;
+    int64_t sa = last >= 0 ? j->a.strides[last] : 1, sb = last >= 0 ? j->b.strides[last] : 1, have = 0;
+    double x[GN__CHUNK], y[GN__CHUNK];
     for (int64_t row = 0; n && row < n / inner; row++)
-        for (int64_t i = 0, m; i < inner && !gn__pool_stops(c->pool); i += m) {
+        for (int64_t i = 0, m; i < inner && !gn__pool_stops(j->c->pool); i += m) {
             m = GN__MIN(inner - i, (int64_t)GN__CHUNK - have);
-            int64_t sa = last >= 0 ? va.strides[last] : 1, sb = last >= 0 ? vb.strides[last] : 1;
-            const char *pa = va.p + (gn__view_offset(&va, GN__MAX((int)last, 0), row) + i * sa) * bytes,
-                       *pb = vb.p + (gn__view_offset(&vb, GN__MAX((int)last, 0), row) + i * sb) * bytes;
-            bool lies = m == GN__CHUNK && sa == 1 && sb == 1;
-            if (lies && t.dtype == GN_F64)
-                maps->apart(x, (const double *)(const void *)pa, (const double *)(const void *)pb, m);
-            else if (lies && t.dtype == GN_F32)
-                maps->apart_f32(x, (const float *)(const void *)pa, (const float *)(const void *)pb, m);
-            else {
-                gn__load_f64(x + have, t.dtype, pa, sa, m);
-                gn__load_f64(y + have, t.dtype, pb, sb, m);
-                lies = false;
-            }
+            const char *pa = j->a.p + (gn__view_offset(&j->a, GN__MAX((int)last, 0), row) + i * sa) * bytes,
+                       *pb = j->b.p + (gn__view_offset(&j->b, GN__MAX((int)last, 0), row) + i * sb) * bytes;
+            gn__load_f64(x + have, j->dtype, pa, sa, m);
+            gn__load_f64(y + have, j->dtype, pb, sb, m);
             have += m;
             if (have < GN__CHUNK && (row + 1 < n / inner || i + m < inner)) continue;
-            if (!lies) maps->apart(x, x, y, have);
-            gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, have);
+            gn__maps64_of(j->c->pool)->apart(x, x, y, have);
+            gn__pieces_f64(gn__kernels_of(j->c->pool), sums, x, have);
             have = 0;
         }
+}
+
+static gn_result gn__cpu_mse_loss(const gn__call *c) {
+    gn_shape a = { c->in[0].rank, { 0 } }, b = { c->in[1].rank, { 0 } }, s;
+    memcpy(a.dims, c->in[0].dims, sizeof a.dims);
+    memcpy(b.dims, c->in[1].dims, sizeof b.dims);
+    gn__broadcast_shapes(&a, &b, &s);
+    gn__mse_job j = { .c = c,
+                      .a = gn__view_broadcast(&c->in[0], s.rank, s.dims),
+                      .b = gn__view_broadcast(&c->in[1], s.rank, s.dims),
+                      .dtype = (gn_dtype)c->in[0].dtype };
+    int64_t n = gn__count(&s), blocks = n / GN__MSE_BLOCK;
+    bool dense = gn_view_is_dense(&j.a) && gn_view_is_dense(&j.b);
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
+    if (!dense) gn__mse_rows(&j, &sums, n);
+    if (dense && blocks > 1) j.blocks = (double *)gn__alloc_many((uint64_t)blocks, 1, sizeof *j.blocks);
+    if (j.blocks) gn__pool_for(c->pool, blocks, 1, gn__mse_range, &j);
+    else blocks = 0;
+    for (int64_t i = 0; i < blocks; i++) gn__tree_add(&sums, j.blocks[i], GN__MSE_BLOCK / GN__PIECE64);
+    if (dense) gn__mse_add(&j, &sums, blocks * GN__MSE_BLOCK, n - blocks * GN__MSE_BLOCK);
     double mean = gn__tree_sum(&sums) / (double)n;
     gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
+    gn_free(j.blocks);
     return GN_OK;
 }
 
