@@ -962,7 +962,7 @@ static void bench_caches(gn_ctx *g) {
 /* last: x and the result are held as (images, side, side, channels), as PyTorch's side holds them. */
 typedef struct window_job {
     const window_row *row;
-    bool last;
+    bool last, ends; /* ends: a SiLU follows, which is no kernel of its own */
 } window_job;
 
 static const window_row window_rows[] = {
@@ -985,9 +985,10 @@ static gn_tensor build_window(gn_ctx *g, const job *j) {
     const window_job *of = (const window_job *)j->of;
     const window_row *r = of->row;
     (void)g;
-    if (!of->last) return window_conv(r, j->in[0], j->in[1], GN_NONE, NULL, false);
-    gn_tensor x = gn_permute(j->in[0], GN_AXES(0, 3, 1, 2));
-    return gn_permute(window_conv(r, x, j->in[1], GN_NONE, NULL, false), GN_AXES(0, 2, 3, 1));
+    gn_tensor x = of->last ? gn_permute(j->in[0], GN_AXES(0, 3, 1, 2)) : j->in[0],
+              y = window_conv(r, x, j->in[1], GN_NONE, NULL, false);
+    if (of->ends) y = gn_silu(y);
+    return of->last ? gn_permute(y, GN_AXES(0, 2, 3, 1)) : y;
 }
 
 /* Where an element of n squares of `side` places, c channels each, lies. */
@@ -1011,13 +1012,14 @@ static double window_error(const job *j) {
             sum += at(j, 0, window_at(of->last, r->channels, side, n, from + i / k / k, y, x)) *
                    at(j, 1, m * c * k * k + i);
         }
-        error_add(&e, element(j->d, j->out, (size_t)window_at(of->last, r->filters, to, n, m, a, b)), sum);
+        error_add(&e, element(j->d, j->out, (size_t)window_at(of->last, r->filters, to, n, m, a, b)),
+                  of->ends ? sum / (1 + exp(-sum)) : sum);
     }
     return error_of(&e);
 }
 
-static void bench_window(gn_ctx *g, const window_row *r, bool last) {
-    const window_job of = { r, last };
+static void bench_window(gn_ctx *g, const window_row *r, bool last, bool ends) {
+    const window_job of = { r, last, ends };
     int64_t images = sized(r->images), side = window_side(r);
     double theirs[9];
     char line[120], name[48];
@@ -1027,33 +1029,37 @@ static void bench_window(gn_ctx *g, const window_row *r, bool last) {
               .rests = true,
               .scale = 1,
               .of = &of,
-              .beside = theirs,
+              .beside = ends ? NULL : theirs,
               .in_shape = { last ? GN_SHAPE(images, r->side, r->side, r->channels)
                                  : GN_SHAPE(images, r->channels, r->side, r->side),
                             GN_SHAPE(r->filters, r->channels / r->groups, r->kernel, r->kernel) },
               .out_shape = last ? GN_SHAPE(images, side, side, r->filters) : GN_SHAPE(images, r->filters, side, side) };
-    snprintf(name, sizeof name, "%s%s", r->name, last ? "_last" : "");
+    snprintf(name, sizeof name, "%s%s%s", r->name, ends ? "_silu" : "", last ? "_last" : "");
     if (!wanted(name)) return;
     job_open(g, &j);
     snprintf(line, sizeof line, "conv %d %d %d %d %d %d %d", (int)images, r->channels, r->side, r->filters, r->kernel,
              r->stride, r->groups);
-    torch_ask(line);
+    if (!ends) torch_ask(line);
     int k = job_run(g, &j, build_window, repeats(9));
     double results = (double)count(&j.out_shape), inputs = (double)count(&j.in_shape[0]);
     bool moves = r->groups == r->channels && r->groups > 1;
     double work =
         1e-12 * (moves ? 2 * (results + inputs) : 2 * results * r->channels / r->groups * r->kernel * r->kernel);
     const double same = moves ? copy_of(1e12 * work) : NAN;
-    row *out = add_row(name, moves ? "TB/s" : "TFLOP/s", moves && r->kernel == 3 ? 0.8 * same : r->target, false);
+    row *out = add_row(name, moves ? "TB/s" : "TFLOP/s",
+                       ends                      ? NAN
+                       : moves && r->kernel == 3 ? 0.8 * same
+                                                 : r->target,
+                       false);
     out->value = work / quantile(samples, k, 0.5);
     out->p95 = work / quantile(samples, k, 0.95);
     out->error = window_error(&j);
-    out->bound = eps_of(GN_BF16);
+    out->bound = (ends ? 2 : 1) * eps_of(GN_BF16);
     if (moves) set_ceiling(out, same, "device copy of as many bytes");
     snprintf(out->note, sizeof out->note, "%.1f us, b%d, %d to %d", 1e6 * quantile(samples, k, 0.5), (int)images,
              r->channels, r->filters);
     if (moves) note_long_copy(out);
-    torch_note(out, quantile(samples, k, 0.5), theirs, k);
+    if (!ends) torch_note(out, quantile(samples, k, 0.5), theirs, k);
     print_row(out);
     job_close(&j);
 }
@@ -2115,8 +2121,13 @@ static void bench_all(gn_ctx *g) {
     bench_caches(g);
     torch_open();
     for (int last = 1; last >= 0; last--) {
-        for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++) bench_window(g, &window_rows[i], last);
+        for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++)
+            bench_window(g, &window_rows[i], last, false);
         torch_sum(last ? "convolutions of channels last" : "convolutions of planes");
+        for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++)
+            if (strcmp(window_rows[i].name, "conv_28_128") == 0 ||
+                strcmp(window_rows[i].name, "conv_depthwise_56") == 0)
+                bench_window(g, &window_rows[i], last, true);
     }
     for (size_t i = 0; i < sizeof solve_rows / sizeof *solve_rows; i++) bench_solve(g, &solve_rows[i]);
     torch_sum("solving");
