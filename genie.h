@@ -17446,7 +17446,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
                       .b = gn__view_broadcast(&c->in[1], s.rank, s.dims),
                       .dtype = (gn_dtype)c->in[0].dtype };
     int64_t n = gn__count(&s), blocks = n / GN__MSE_BLOCK;
-    bool dense = gn_view_is_dense(&j.a) && gn_view_is_dense(&j.b);
+    bool dense = gn__view_is_dense(&j.a) && gn__view_is_dense(&j.b);
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
     if (!dense) gn__mse_rows(&j, &sums, n);
