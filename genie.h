@@ -1344,7 +1344,7 @@ GN_API gn_tensor gn_deform_conv_at(const char *file, int line, gn_tensor x, gn_t
 
 typedef enum gn_pool_kind {
     GN_POOL_MAX,     /* NaN if the window has one; -infinity if it covers no element of x */
-    GN_POOL_SUM,     /* of powers and then rooted it makes an LP pool */
+    GN_POOL_SUM,     /* gn_lp_pool is made of it */
     GN_POOL_AVERAGE, /* over the elements of x that the window covers, or over the padding too (counts_pads) */
     GN_POOL_INDEX    /* i64: position of the (first) largest element, row-major within its image */
 } gn_pool_kind;
@@ -1365,6 +1365,11 @@ typedef struct gn_pool_desc {
    largest elements gets the gradient. */
 GN_API gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc);
 #define gn_pool(...) gn_pool_at(GN_HERE, __VA_ARGS__)
+/* (the sum over each window of |x|^p)^(1/p), p > 0 and finite; the kind of desc is not looked at (ONNX's LpPool;
+   PyTorch's lp_pool2d of an even p). f16 and bf16 are computed in f32. Errors as of gn_pool. Differentiable, with a gradient of 0
+   where a window holds nothing but zeros. */
+GN_API gn_tensor gn_lp_pool_at(const char *file, int line, gn_tensor x, double p, const gn_pool_desc *desc);
+#define gn_lp_pool(...) gn_lp_pool_at(GN_HERE, __VA_ARGS__)
 
 typedef enum gn_interpolate_kind {
     GN_INTERPOLATE_NEAREST, /* the element nearest to a place, of any dtype */
@@ -43979,6 +43984,28 @@ gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc
         a[4] = even ? d.after[i] : 0;
     }
     return gn__op(file, line, GN_OP_POOL, &x, 1, -1, attrs, GN__POOL_FIXED + GN__POOL_AXIS * axes);
+}
+
+gn_tensor gn_lp_pool_at(const char *file, int line, gn_tensor x, double p, const gn_pool_desc *desc) {
+    gn_pool_desc d = { .kind = GN_POOL_SUM };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    d.kind = GN_POOL_SUM;
+    if (!gn__known_float(GN__AT, "lp_pool", x, &t, &bad)) return bad;
+    if (!(p > 0) || p > 1e30)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT,
+                          "lp_pool: an exponent of %g, a finite one above 0 is taken", p);
+    gn_tensor wide = gn__widened(GN__AT, x), powers = p == 2   ? gn_square_at(GN__AT, wide)
+                                                      : p == 1 ? gn_abs_at(GN__AT, wide)
+                                                               : gn_pow_c_at(GN__AT, gn_abs_at(GN__AT, wide), p);
+    gn_tensor sum = gn_pool_at(GN__AT, powers, &d);
+    if (p == 1) return gn__to_dtype(GN__AT, sum, t.dtype);
+    /* no root of 0, whose gradient is infinite */
+    gn_tensor none = gn_eq_at(GN__AT, sum, gn_like_at(GN__AT, sum, 0)),
+              some = gn_where_at(GN__AT, none, gn_like_at(GN__AT, sum, 1), sum),
+              root = p == 2 ? gn_sqrt_at(GN__AT, some) : gn_pow_c_at(GN__AT, some, 1 / p);
+    return gn__to_dtype(GN__AT, gn_where_at(GN__AT, none, sum, root), t.dtype);
 }
 
 /* Where the elements of the result lie among the `in` of x. */

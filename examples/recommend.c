@@ -4,7 +4,9 @@
  *   ./examples/recommend                                    on a server in this process
  *   ./examples/recommend --connect @a,@b --explain          two servers: what would run where, and what would cross
  *   ./examples/recommend --connect @a,@b --tables 0 --mlp 1 --policy bytes
- *                                                           tables on the first, the MLPs on the second */
+ *                                                           tables on the first, the MLPs on the second
+ *   ./examples/recommend --save net.safetensors             keep the network
+ *   ./examples/recommend --load net.safetensors             score visits with it, without training */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "common.h"
 #define SAFETENSORS_IMPLEMENTATION
@@ -21,7 +23,7 @@ enum {
 };
 
 typedef struct settings {
-    const char *connect, *tables, *mlp, *policy, *scores, *answers;
+    const char *connect, *tables, *mlp, *policy, *scores, *answers, *load, *save;
     int64_t steps, batch, held_out, seed;
     double rate, min_auc;
     bool explain, json;
@@ -82,6 +84,7 @@ static bool network(run *r, gn_tensor *out) {
     x = gn_relu(ex_linear(p, "top.0", gn_concat(all, 2, 1), WIDTH + PAIRS, 64));
     x = gn_relu(ex_linear(p, "top.1", x, 64, 32));
     *out = gn_reshape(ex_linear(p, "top.2", x, 32, 1), GN_SHAPE(n));
+    if (p->load && p->error[0]) return ex_loaded(p); /* says what the file lacks */
     return live_on(r, NULL);
 }
 
@@ -180,6 +183,10 @@ static void print_report(const run *r) {
     for (int i = 0; i < gn_device_count(r->g); i++)
         if (gn_get_device_at(r->g, i, &device) == GN_OK) ex_row(i ? "" : "ran on", "%s", device.name);
     ex_row("tables", "%d of %.1f MB together, on their device", CLICKS_FIELDS, 1e-6 * (double)r->table_bytes);
+    if (r->set->load) {
+        ex_row("AUC", "%.4f on %lld visits; %.4f by the rule itself", r->auc, (long long)r->set->held_out, r->best);
+        return;
+    }
     ex_row("training", "%lld visits in %.1f s, %.0f visits/s", (long long)(r->set->steps * r->set->batch), r->seconds,
            (double)(r->set->steps * r->set->batch) / r->seconds);
     ex_row("a step", "%.0f bytes up, %.0f down, %.0f between devices", (double)r->used.socket_bytes_up * per,
@@ -192,12 +199,12 @@ static void print_json(const run *r) {
     double per = 1.0 / (double)r->set->steps;
     ex_json j = { 0 };
     ex_json_number(&j, "auc", r->auc);
-    ex_json_number(&j, "auc_untrained", r->untrained);
+    if (!r->set->load) ex_json_number(&j, "auc_untrained", r->untrained);
     ex_json_number(&j, "auc_rule", r->best);
     ex_json_number(&j, "held_out", (double)r->set->held_out);
-    ex_json_number(&j, "steps", (double)r->set->steps);
+    ex_json_number(&j, "steps", r->set->load ? 0 : (double)r->set->steps);
     ex_json_number(&j, "batch", (double)r->set->batch);
-    ex_json_number(&j, "visits_per_s", (double)(r->set->steps * r->set->batch) / r->seconds);
+    if (!r->set->load) ex_json_number(&j, "visits_per_s", (double)(r->set->steps * r->set->batch) / r->seconds);
     ex_json_number(&j, "table_bytes", (double)r->table_bytes);
     ex_json_number(&j, "bag_bytes", (double)(r->set->batch * CLICKS_FIELDS * WIDTH) * sizeof(float));
     ex_json_number(&j, "transfer_bytes_per_step", (double)r->used.transfer_bytes * per);
@@ -215,7 +222,8 @@ static bool judge(const run *r) {
 /* ---- the run --------------------------------------------------------------------------------------*/
 static bool measure(run *r) {
     FILE *scores = NULL;
-    bool ok = train(r);
+    bool ok = r->set->load || train(r);
+    if (ok && r->set->save) ok = ex_save(&r->p, r->set->save);
     if (ok && r->set->scores && !(scores = fopen(r->set->scores, "w"))) {
         fprintf(stderr, "%s: %s\n", r->set->scores, strerror(errno));
         ok = false;
@@ -233,19 +241,22 @@ static bool measure(run *r) {
     return ok;
 }
 
-static bool run_in(gn_ctx *g, const settings *set) {
+static bool run_in(gn_ctx *g, const settings *set, safetensors *file) {
     static run r; /* large: parameters by name */
     r = (run){ .set = set,
                .g = g,
-               .p = { .g = g, .random = random_begin((uint64_t)set->seed, 0) },
+               .p = { .g = g, .random = random_begin((uint64_t)set->seed, 0), .fixed = file != NULL },
                .random = random_begin((uint64_t)set->seed, 11) };
+    if (file) r.p.load = ex_load_parameter;
+    r.p.load_user = file;
     for (int k = 0; k < CLICKS_FIELDS; k++) r.table_bytes += clicks_fields[k].ids * WIDTH * (int64_t)sizeof(float);
     bool ok = ex_check(g, gn_status(g), "cannot connect");
     if (ok && !(clicks_open(&r.rule, (uint64_t)set->seed) && clicks_batch_make(&r.batch, set->batch))) {
         fprintf(stderr, "out of memory\n");
         ok = false;
     }
-    if (ok) ok = evaluate(&r, NULL, &r.untrained, NULL) && (set->explain ? explain(&r) : measure(&r));
+    ok = ok && evaluate(&r, NULL, &r.untrained, NULL) && (!file || ex_loaded(&r.p));
+    ok = ok && (set->explain ? explain(&r) : measure(&r));
     clicks_batch_destroy(&r.batch);
     clicks_close(&r.rule);
     return ok;
@@ -269,6 +280,8 @@ int main(int argc, char **argv) {
         { "seed", EX_INT, &set.seed, "N", "seed of the rule, the visits and the network (1)", 0, 1e15 },
         { "lr", EX_NUMBER, &set.rate, "RATE", "learning rate at the beginning (0.003)", 0, 10 },
         { "min-auc", EX_NUMBER, &set.min_auc, "AUC", "fail below this area under the ROC curve (0.7)", 0, 1 },
+        { "save", EX_TEXT, &set.save, "FILE", "write the network, as safetensors", 0, 0 },
+        { "load", EX_TEXT, &set.load, "FILE", "score with that network instead of training one", 0, 0 },
         { "scores", EX_TEXT, &set.scores, "FILE", "write label and score of each visit that was held out", 0, 0 },
         { "answers", EX_TEXT, &set.answers, "FILE", "write new visits, their odds and all parameters, as safetensors",
           0, 0 },
@@ -281,12 +294,18 @@ int main(int argc, char **argv) {
     while (policy < GN_POLICY__COUNT && strcmp(policies[policy], set.policy) != 0) policy++;
     if (policy == GN_POLICY__COUNT)
         ex_usage(argv[0], "--policy takes latency, throughput or bytes, not %s", set.policy);
+    if (set.load && (set.save || set.explain))
+        ex_usage(argv[0], "--save and --explain are of training: not with --load");
     ex_place place;
+    char error[SAFETENSORS_ERROR];
+    safetensors *file = set.load ? safetensors_open(set.load, error) : NULL;
+    if (set.load && !file) fprintf(stderr, "%s\n", error);
     ex_catch_signals();
-    if (!ex_place_open(&place, set.connect, NULL)) return EX_FAILED;
+    if ((set.load && !file) || !ex_place_open(&place, set.connect, NULL)) return EX_FAILED;
     gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home, .policy = (gn_policy)policy });
-    bool ok = run_in(g, &set);
+    bool ok = run_in(g, &set, file);
     gn_close(g);
     ex_place_close(&place);
+    safetensors_close(file);
     return ex_interrupted ? EX_INTERRUPTED : ok ? EX_OK : EX_FAILED;
 }

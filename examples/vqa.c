@@ -4,6 +4,8 @@
  *
  *   ./examples/vqa                                   trains in under a minute, then answers
  *   ./examples/vqa --connect @genie.url --json       the same on a server: the same bits where identities are equal
+ *   ./examples/vqa --save net.safetensors            keep the network
+ *   ./examples/vqa --load net.safetensors            answer with it, without training
  *   ./examples/vqa --explain --connect @a,@b         where the towers would run on two servers
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
@@ -147,7 +149,29 @@ typedef struct model {
     param params[MAX_PARAMS]; /* in the order in which the graph is built */
     int n, next;
     uint64_t random;
+    safetensors *file; /* parameters are those of this file; NULL: they are drawn */
+    char error[256];   /* why the file is not of this network */
 } model;
+
+/* The file's name of parameter i. */
+static void param_name(int i, const char *label, char out[EX_VALUE_NAME]) {
+    snprintf(out, EX_VALUE_NAME, "%03d.%s", i, label);
+}
+
+/* Parameter i as the file has it; false, with m->error set, if it is not there or has another shape. */
+static bool load_param(model *m, int i, const char *label, const gn_shape *shape, float *host, int64_t n) {
+    char name[EX_VALUE_NAME];
+    param_name(i, label, name);
+    const safetensors_tensor *t = safetensors_find(m->file, name);
+    const char *why = !t                            ? "the file has no such tensor"
+                      : t->dtype != SAFETENSORS_F32 ? "it is not F32"
+                      : (int)t->rank != shape->rank || memcmp(t->dims, shape->dims, t->rank * sizeof *t->dims) != 0
+                          ? "it has another shape than the network's"
+                          : NULL;
+    if (why && !m->error[0]) snprintf(m->error, sizeof m->error, "%s: %s", name, why);
+    if (!why) memcpy(host, t->data, (size_t)n * sizeof *host);
+    return !why;
+}
 
 /* The next parameter; made when the graph is built for the first time. `spread` 0: all ones; below: all zeros. */
 static gn_tensor get(model *m, gn_shape shape, double spread, const char *label) {
@@ -156,7 +180,11 @@ static gn_tensor get(model *m, gn_shape shape, double spread, const char *label)
         int64_t n = 1;
         for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
         float *host = malloc((size_t)n * sizeof *host);
-        for (int64_t i = 0; host && i < n; i++)
+        if (host && m->file && !load_param(m, m->n - 1, label, &shape, host, n)) {
+            free(host);
+            host = NULL;
+        }
+        for (int64_t i = 0; host && !m->file && i < n; i++)
             host[i] = spread > 0    ? (float)(spread * ((double)draw(&m->random, 1 << 24) * 0x1p-23 - 1))
                       : spread == 0 ? 1
                                     : 0;
@@ -233,7 +261,7 @@ static gn_tensor forward(model *m, const batch *b, int64_t n) {
 
 /* ---- training ----------------------------------------------------------------------------------------------*/
 typedef struct settings {
-    const char *connect, *home, *answers;
+    const char *connect, *home, *answers, *load, *save;
     int64_t steps, seed;
     double lr, least;
     bool explain, json;
@@ -287,11 +315,22 @@ static bool train(model *m, const settings *set, report *r) {
 }
 
 /* ---- what has been learned ---------------------------------------------------------------------------------*/
+/* After the network was built: the file is this network's. */
+static bool loaded(const model *m) {
+    char error[SAFETENSORS_ERROR] = "";
+    size_t n = m->file ? safetensors_count(m->file) : 0;
+    if (m->error[0]) snprintf(error, sizeof error, "%s", m->error);
+    else if (m->file && safetensors_intact(m->file, error) && n != (size_t)m->n)
+        snprintf(error, sizeof error, "the file has %zu tensors, the network %d", n, m->n);
+    if (error[0]) fprintf(stderr, "%s: %s\n", safetensors_path(m->file, 0), error);
+    return !error[0];
+}
+
 static bool answer(model *m, const batch *b, int64_t *best) {
     gn_phase(m->g, GN_FORWARD);
     gn_tensor y = gn_argmax(forward(m, b, BATCH), GN_AXES(1), false);
     gn_phase(m->g, GN_PHASE_UNKNOWN);
-    return ex_check(m->g, gn_read(y, best, BATCH * sizeof *best), "answering") &&
+    return loaded(m) && ex_check(m->g, gn_read(y, best, BATCH * sizeof *best), "answering") &&
            ex_check(m->g, gn_step(m->g), "answering");
 }
 
@@ -323,21 +362,31 @@ static bool measure(model *m, const settings *set, report *r) {
     return true;
 }
 
+static void add_params(ex_values *v, const model *m) {
+    char name[EX_VALUE_NAME];
+    for (int i = 0; i < m->n; i++) {
+        param_name(i, m->params[i].label, name);
+        ex_values_add(v, name, m->params[i].w);
+    }
+}
+
+static bool save(const model *m, const char *path) {
+    static ex_values v; /* large: names */
+    add_params(&v, m);
+    return ex_values_write(&v, m->g, path);
+}
+
 /* Pictures and questions, the logits of answers and the parameters in the order in which the graph has them, for other
    programs that compute the same. */
 static bool write_answers(model *m, const settings *set) {
     static batch b;
     static ex_values v; /* large: names */
-    char name[EX_VALUE_NAME];
     uint64_t random = (uint64_t)set->seed * 2;
     for (int i = 0; i < BATCH; i++) draw_example(&b, i, &random, true);
     ex_values_add(&v, "logits", forward(m, &b, BATCH));
     ex_values_add(&v, "pixels", gn_data(m->g, GN_F32, GN_SHAPE(BATCH, 3, SIDE, SIDE), b.pixels));
     ex_values_add(&v, "question", gn_data(m->g, GN_I32, GN_SHAPE(BATCH, WORDS), b.question));
-    for (int i = 0; i < m->n; i++) {
-        snprintf(name, sizeof name, "%03d.%s", i, m->params[i].label);
-        ex_values_add(&v, name, m->params[i].w);
-    }
+    add_params(&v, m);
     return ex_values_write(&v, m->g, set->answers);
 }
 
@@ -410,23 +459,24 @@ static bool explain(model *m, const settings *set) {
     return ex_explain(forward(m, &b, BATCH), &desc, stdout);
 }
 
-static void print_text(const report *r) {
+static void print_text(const report *r, bool trained) {
     static const char *const kinds[KINDS] = { "colour", "shape", "count of a shape", "count of a colour" };
     ex_row("parameters", "%lld, fingerprint %016llx", (long long)r->parameters, (unsigned long long)r->fingerprint);
     ex_row("device", "%s", r->device.name);
-    ex_row("trained", "%.1f s, %.0f steps/s, loss %.3f", r->seconds, (double)(r->step - 1) / r->seconds, r->loss);
+    if (trained)
+        ex_row("trained", "%.1f s, %.0f steps/s, loss %.3f", r->seconds, (double)(r->step - 1) / r->seconds, r->loss);
     for (int k = 0; k < KINDS; k++) ex_row("right", "%5.1f %%  %s", 100 * r->by_kind[k], kinds[k]);
 }
 
-static void print_json(const report *r) {
+static void print_json(const report *r, bool trained) {
     char text[20];
     ex_json j = { 0 };
     snprintf(text, sizeof text, "%016llx", (unsigned long long)r->fingerprint);
     ex_json_text(&j, "fingerprint", text);
     ex_json_number(&j, "parameters", (double)r->parameters);
-    ex_json_number(&j, "steps", (double)(r->step - 1));
-    ex_json_number(&j, "seconds", r->seconds);
-    ex_json_number(&j, "loss", r->loss);
+    ex_json_number(&j, "steps", trained ? (double)(r->step - 1) : 0);
+    if (trained) ex_json_number(&j, "seconds", r->seconds);
+    if (trained) ex_json_number(&j, "loss", r->loss);
     ex_json_number(&j, "accuracy", r->accuracy);
     ex_json_number(&j, "chance", r->chance);
     ex_json_name(&j, "by_kind");
@@ -439,13 +489,14 @@ static void print_json(const report *r) {
 static bool run(model *m, const settings *set) {
     report r = { 0 };
     if (set->explain) return explain(m, set);
-    bool ok = train(m, set, &r) && measure(m, set, &r) && fingerprint(m, &r) &&
-              (!set->answers || write_answers(m, set)) && ex_check(m->g, gn_get_device(m->g, &r.device), "the device");
+    bool ok = (set->load || train(m, set, &r)) && (!set->save || save(m, set->save)) && measure(m, set, &r) &&
+              fingerprint(m, &r) && (!set->answers || write_answers(m, set)) &&
+              ex_check(m->g, gn_get_device(m->g, &r.device), "the device");
     if (!ok) return false;
-    if (set->json) print_json(&r);
+    if (set->json) print_json(&r, !set->load);
     else {
         char text[128];
-        print_text(&r);
+        print_text(&r, !set->load);
         if (!show(m, set)) return false;
         snprintf(text, sizeof text,
                  "%.1f %% of the answers about unseen pictures are right, at least %.1f %% asked; "
@@ -467,16 +518,26 @@ int main(int argc, char **argv) {
         { "connect", EX_MAYBE, &set.connect, "WHERE", "URLs, @FILEs or host:port ($GENIE_DEVICES, else this CPU)", 0,
           0 },
         { "home", EX_TEXT, &set.home, "DIR", "folder of client credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
+        { "save", EX_TEXT, &set.save, "FILE", "write the network, as safetensors", 0, 0 },
+        { "load", EX_TEXT, &set.load, "FILE", "answer with that network instead of training one", 0, 0 },
         { "answers", EX_TEXT, &set.answers, "FILE", "write questions, logits and all parameters, as safetensors", 0,
           0 },
         { "json", EX_FLAG, &set.json, NULL, "print one line of JSON", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     ex_parse(argc, argv, "vqa learns to answer questions about pictures that it draws.", options);
+    if (set.load && (set.save || set.explain))
+        ex_usage(argv[0], "--save and --explain are of training: not with --load");
     if (set.least < 0) set.least = 0.8;
     ex_place place = { .devices = getenv("GENIE_DEVICES") ? NULL : "cpu", .home = set.home };
     static model m;
     ex_catch_signals();
+    char error[SAFETENSORS_ERROR];
+    m.file = set.load ? safetensors_open(set.load, error) : NULL;
+    if (set.load && !m.file) {
+        fprintf(stderr, "%s\n", error);
+        return EX_FAILED;
+    }
     bool ok = !set.connect || ex_place_open(&place, set.connect, set.home);
     if (ok) {
         m.random = (uint64_t)set.seed;
@@ -486,5 +547,6 @@ int main(int argc, char **argv) {
     ok = ok && run(&m, &set);
     gn_close(m.g);
     if (set.connect) ex_place_close(&place);
+    safetensors_close(m.file);
     return ok ? EX_OK : ex_interrupted ? EX_INTERRUPTED : EX_FAILED;
 }

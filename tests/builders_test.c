@@ -166,6 +166,7 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(interpolate, GN_F32, S4, gn_interpolate(a, GN_AXES(-1), GN_SHAPE(3), NULL))                                      \
     X(recurrent, GN_F32, GN_SHAPE(2, 1, 3), echo(a))                                                                   \
     X(pool, GN_F32, GN_SHAPE(2, 1, 3), gn_pool(a, &(gn_pool_desc){ .kernel = { 1 } }))                                 \
+    X(lp_pool, GN_F32, GN_SHAPE(2, 1, 3), gn_lp_pool(a, 2, &(gn_pool_desc){ .kernel = { 1 } }))                        \
     X(matmul_ints, GN_I8, M23, gn_matmul_ints(a, whole(g, GN_I8, GN_SHAPE(3, 1), 1), GN_NONE, GN_NONE))                \
     X(conv_ints, GN_I8, GN_SHAPE(2, 1, 3),                                                                             \
       gn_conv_ints(a, whole(g, GN_I8, GN_SHAPE(1, 1, 1), 1), GN_NONE, GN_NONE, NULL))                                  \
@@ -841,6 +842,7 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(interpolate, gn_interpolate(a, GN_AXES(9), GN_SHAPE(1), NULL))                                                \
     X(recurrent, gn_recurrent(a, a, a, NULL))                                                                       \
     X(pool, gn_pool(a, NULL))                                                                                       \
+    X(lp_pool, gn_lp_pool(a, 0, NULL))                                                                              \
     X(conv, gn_conv(a, a, a, NULL))                                                                                 \
     X(conv, gn_conv(a, a, GN_NONE, &(gn_conv_desc){ .extra = { 1 } }))                                              \
     X(matmul, gn_matmul(a, a))                                                                                      \

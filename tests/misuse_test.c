@@ -269,6 +269,7 @@ static gn_tensor pool_of(const gn_tensor *in) {
     X(diagonal, 1, gn_diagonal(in[0], any_int(), any_axis(), any_axis()))                                    \
     X(im2col, 1, gn_im2col(in[0], any_shape(), any_shape(), any_shape(), any_shape()))                       \
     X(col2im, 1, gn_col2im(in[0], any_shape(), any_shape(), any_shape(), any_shape(), any_shape()))          \
+    X(lp_pool, 1, gn_lp_pool(in[0], any_number(), &(gn_pool_desc){ .kernel = { any_int() } }))               \
     X(gather, 2, gn_gather(in[0], any_axis(), in[1]))                                                        \
     X(embedding, 2, gn_embedding(in[0], in[1]))                                                              \
     X(from_end, 1, gn_from_end(in[0], any_int()))                                                            \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The node tests that PyPI's onnx generates (onnx.backend.test), built by examples/onnx_run on the CPU executor and, through TLS, on a
-# server: both fractions, and tests/onnx_not_yet.txt, which has each test that does not pass with its reason, both ways.
-# Skipped where the package is missing; tests/oracles.txt names it.
+# server: both fractions, and tests/onnx_not_yet.txt, which has each test that does not pass with its reason, both ways. Those of
+# Debian's libonnx-testdata: both fractions, on both. Skipped where a package is missing; tests/oracles.txt names the first.
 # Tier: quick
 . "$(dirname "$0")/script.sh"
 export PYTHONPATH=$ROOT/build/oracles${PYTHONPATH:+:$PYTHONPATH}
@@ -27,13 +27,24 @@ test_without_data_fails() {
     ! "$run" --check "$WORK/bare" >"$WORK/bare.log" && grep "^FAIL .*nothing to compare" "$WORK/bare.log"
 }
 
-# passes_of LABEL PERCENT: of the lines that the run ends with.
-passes_of() { awk -F'[(%]' -v label="$1" -v least="$2" 'index($0, label ":") == 1 { found = 1; ok = $2 + 0 >= least; print } END { exit !(found && ok) }' "$WORK/cpu.log"; }
+# passes_of LABEL PERCENT [LOG]: of the lines that the run ends with.
+passes_of() { awk -F'[(%]' -v label="$1" -v least="$2" 'index($0, label ":") == 1 { found = 1; ok = $2 + 0 >= least; print } END { exit !(found && ok) }' "${3:-$WORK/cpu.log}"; }
 
 runs_on_a_server() {
     start_server "$WORK/server" || return 1
     "$run" --check "$WORK/tests" --connect "@$WORK/server/url" --home "$WORK/client" >"$WORK/tls.log" || [ $? = 1 ]
     [ "$(wc -l <"$WORK/tls.log")" -gt 1800 ] && diff <(failed_tests "$WORK/cpu.log") <(failed_tests "$WORK/tls.log")
+}
+
+debian=${ONNX_TESTDATA:-/usr/share/libonnx-testdata/data/node}
+debian_tests_run() {
+    "$run" --check "$debian" >"$WORK/debian.log" || [ $? = 1 ]; tail -n 4 "$WORK/debian.log" | tee /dev/fd/3
+    [ "$(grep -cE '^(ok|FAIL) ' "$WORK/debian.log")" -gt 800 ]
+}
+debian_tests_through_tls() {
+    start_server "$WORK/debian.server" || return 1
+    "$run" --check "$debian" --connect "@$WORK/debian.server/url" --home "$WORK/debian.client" >"$WORK/debian.tls" || [ $? = 1 ]
+    diff <(failed_tests "$WORK/debian.log") <(failed_tests "$WORK/debian.tls")
 }
 
 exec 3>&1
@@ -47,5 +58,13 @@ if python3 -c 'import onnx.backend.test' 2>/dev/null; then
     check node_tests_through_tls_are_the_same runs_on_a_server
 else
     skip node_tests_pass "python3 has no onnx (pip install --target build/oracles -r tests/oracles.txt)"
+fi
+if [ -d "$debian" ]; then
+    check debian_node_tests_run debian_tests_run
+    check debian_node_tests_of_types_that_exist_pass passes_of 'node tests whose types exist here' 95 "$WORK/debian.log"
+    check debian_node_tests_of_all_types_pass passes_of 'all node tests' 88 "$WORK/debian.log"
+    check debian_node_tests_through_tls_are_the_same debian_tests_through_tls
+else
+    skip debian_node_tests_pass "there is no $debian (apt-get install libonnx-testdata)"
 fi
 finish

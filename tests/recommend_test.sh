@@ -37,6 +37,13 @@ equal_seeds_give_equal_bits() {
     recommend --connect cpu "${few[@]}" --scores "$WORK/first" >/dev/null && recommend --connect cpu "${few[@]}" --scores "$WORK/second" >/dev/null &&
         recommend --connect cpu "${few[@]}" --seed 2 --scores "$WORK/third" >/dev/null && cmp "$WORK/first" "$WORK/second" && ! cmp -s "$WORK/first" "$WORK/third"
 }
+# From a file the network scores as it did; another network's file is refused.
+a_network_is_kept() {
+    recommend --connect cpu "${few[@]}" --save "$WORK/net" --scores "$WORK/trained" >/dev/null && cmp "$WORK/first" "$WORK/trained" &&
+        recommend --connect cpu --batch 128 --held-out 300 --min-auc 0 --load "$WORK/net" --scores "$WORK/loaded" --json >"$WORK/out" && cmp "$WORK/trained" "$WORK/loaded" && holds "$(number steps) == 0" &&
+        head -c 1000 "$WORK/net" >"$WORK/short" && fails_with 'truncated' recommend --connect cpu --load "$WORK/short" && fails_with 'absent: No such file' recommend --connect cpu --load "$WORK/absent" &&
+        fails_with 'are of training' recommend --load "$WORK/net" --save "$WORK/other"
+}
 a_server_gives_the_same_bits() { recommend "${few[@]}" --scores "$WORK/remote" >/dev/null && cmp "$WORK/first" "$WORK/remote"; }
 two_servers() {
     start_server "$WORK/a" && start_server "$WORK/b" && both=@$WORK/a/url,@$WORK/b/url
@@ -80,6 +87,7 @@ wrong_options_are_refused() {
 check learns_to_rank_visits_never_seen learns_to_rank_visits_never_seen
 check auc_is_that_of_all_pairs auc_is_that_of_all_pairs
 check equal_seeds_give_equal_bits equal_seeds_give_equal_bits
+check a_network_is_kept a_network_is_kept
 check a_server_gives_the_same_bits a_server_gives_the_same_bits
 check two_servers two_servers
 check bags_cross_and_not_the_tables bags_cross_and_not_the_tables

@@ -830,6 +830,25 @@ static void is_near(const char *what, gn_tensor y, double bound, const double *w
 #define NEAR(y, bound, ...) is_near(#y, y, bound, NUMBERS(__VA_ARGS__))
 #define T(dtype, shape, ...) tensor(dtype, shape, (const double[]){ __VA_ARGS__ })
 
+TEST(windows_are_pooled_by_powers) {
+    if (!begin()) return;
+    gn_pool_desc d = { .kernel = { 2 }, .stride = { 2 } },
+                 padded = { .kernel = { 3 }, .before = { 1 }, .after = { 1 } };
+    gn_tensor x = T(GN_F64, GN_SHAPE(1, 1, 6), 3, -4, 1, 2, 0, 0), slope, zero = T(GN_F64, GN_SHAPE(1, 1, 2), 0, 0);
+    NEAR(gn_lp_pool(x, 2, &d), 1e-15, 5, 2.23606797749979, 0);
+    NEAR(gn_lp_pool(x, 1, &d), 1e-15, 7, 3, 0);
+    NEAR(gn_lp_pool(x, 3, &d), 1e-14, 4.497941445275415, 2.080083823051904, 0);
+    NEAR(gn_lp_pool(x, 2, &padded), 1e-15, 5, 5.0990195135927845, 4.58257569495584, 2.23606797749979, 2, 0);
+    if (CHECK_RESULT(gn_grad(gn_sum(gn_lp_pool(x, 2, &d), GN_ALL_AXES, false), &x, 1, &slope), GN_OK))
+        NEAR(slope, 1e-15, 0.6, -0.8, 0.4472135954999579, 0.8944271909999159, 0, 0);
+    if (CHECK_RESULT(gn_grad(gn_sum(gn_lp_pool(zero, 3, &d), GN_ALL_AXES, false), &zero, 1, &slope), GN_OK))
+        IS(slope, 0, 0);
+    gn_info info;
+    CHECK_RESULT(gn_describe(gn_lp_pool(x, 0, &d), &info), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_lp_pool(x, INFINITY, &d), &info), GN_BAD_ARGUMENT);
+    gn_close(g);
+}
+
 TEST(indices_below_0_count_from_the_end) {
     static const gn_dtype dtypes[] = { GN_I32, GN_I64 };
     if (!begin()) return;
@@ -1153,6 +1172,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(norms_of_trailing_axes_give_their_mean_and_deviation),
         TEST_ENTRY(norms_of_batches_give_the_statistics_of_their_channels),
         TEST_ENTRY(norms_of_no_channels_are_empty),
+        TEST_ENTRY(windows_are_pooled_by_powers),
         TEST_ENTRY(indices_below_0_count_from_the_end),
         TEST_ENTRY(bags_begin_at_offsets),
         TEST_ENTRY(losses_of_elements_have_weights_and_reductions),

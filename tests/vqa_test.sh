@@ -21,6 +21,15 @@ rerun_gives_the_same_bits_and_another_seed_others() {
     echo "$a $b $c"
     [ ${#a} = 16 ] && [ "$a" = "$b" ] && [ "$a" != "$c" ]
 }
+# From a file the network answers as it did; another network's file is refused.
+network_is_kept() {
+    local trained loaded
+    trained=$(print_of --save "$WORK/net") && cp "$WORK/out" "$WORK/before" && loaded=$(print_of --load "$WORK/net") || return 1
+    echo "$trained $loaded"
+    [ ${#trained} = 16 ] && [ "$trained" = "$loaded" ] && [ "$(field accuracy "$WORK/before")" = "$(field accuracy "$WORK/out")" ] &&
+        head -c 1000 "$WORK/net" >"$WORK/short" && ! "$vqa" --load "$WORK/short" 2>"$WORK/why" && grep -q truncated "$WORK/why" &&
+        ! "$vqa" --load "$WORK/net" --explain 2>"$WORK/why" && grep -q 'are of training' "$WORK/why"
+}
 servers_give_the_bits_of_this_cpu() {
     local here there both
     start_server "$WORK/one" --code-hours 1 && cp "$WORK/one/url" "$WORK/first" && start_server "$WORK/two" && here=$(print_of) || return 1
@@ -50,6 +59,7 @@ wrong_arguments_and_bad_results_are_told() {
 
 check learns_what_it_was_not_shown learns_what_it_was_not_shown
 check rerun_gives_the_same_bits_and_another_seed_others rerun_gives_the_same_bits_and_another_seed_others
+check network_is_kept network_is_kept
 check servers_give_the_bits_of_this_cpu servers_give_the_bits_of_this_cpu
 check towers_stand_side_by_side_on_two_devices towers_stand_side_by_side
 check answers_are_printed_with_their_pictures answers_are_printed_with_their_pictures

@@ -23,6 +23,8 @@ static gn_interpolate_map ox_resize_map(const ox_resize *r) {
         none.after = (r->begin + r->end) * (in - 1) / 2;
         return out > 1 ? (gn_interpolate_map){ 0, (r->end - r->begin) * (in - 1), out - 1, r->begin * (in - 1) } : none;
     }
+    if (c->version < 13 && ox_text_is(c, name, "tf_half_pixel_for_nn", usual))
+        return (gn_interpolate_map){ 0.5, 1, r->scale, 0 };
     none.after = -0.5;
     if (ox_text_is(c, name, "pytorch_half_pixel", usual) && exact <= 1) return none;
     if (ox_text_is(c, name, "half_pixel_symmetric", usual)) shift = in / 2 * (1 - out / exact);

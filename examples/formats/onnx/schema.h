@@ -175,7 +175,7 @@ static const onnx__form onnx__forms[] = {
     { "Resize", "2 4@11",
       "antialias@18- axes@18- "
       "coordinate_transformation_mode@11-:half_pixel|half_pixel_symmetric|pytorch_half_pixel|align_corners|asymmetric|"
-      "tf_crop_and_resize "
+      "tf_crop_and_resize|tf_half_pixel_for_nn "
       "cubic_coeff_a@11- exclude_outside@11- extrapolation_value@11- "
       "keep_aspect_ratio_policy@18-:stretch|not_larger|not_smaller mode:nearest|linear|cubic "
       "nearest_mode@11-:round_prefer_floor|round_prefer_ceil|floor|ceil" },
