@@ -1366,8 +1366,8 @@ typedef struct gn_pool_desc {
 GN_API gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc);
 #define gn_pool(...) gn_pool_at(GN_HERE, __VA_ARGS__)
 /* (the sum over each window of |x|^p)^(1/p), p > 0 and finite; the kind of desc is not looked at (ONNX's LpPool;
-   PyTorch's lp_pool2d of an even p). f16 and bf16 are computed in f32. Errors as of gn_pool. Differentiable, with a gradient of 0
-   where a window holds nothing but zeros. */
+   PyTorch's lp_pool2d of an even p). f16 and bf16 are computed in f32. Errors as of gn_pool. Differentiable, with a
+   gradient of 0 where a window holds nothing but zeros. */
 GN_API gn_tensor gn_lp_pool_at(const char *file, int line, gn_tensor x, double p, const gn_pool_desc *desc);
 #define gn_lp_pool(...) gn_lp_pool_at(GN_HERE, __VA_ARGS__)
 
