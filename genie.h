@@ -216,7 +216,8 @@
            4. genie_cuda.c: emit_NAME and its device text. When a kernel that exists changes, GN__CU_GENERATOR is
               raised.
        A node has one output. Where a builder has several, one op makes what all of them are looked up with (argsort for
-       topk and unique), or one tensor that holds them side by side (the states of recurrent).
+       topk and unique), or one tensor that holds them side by side (the states of recurrent). The values and the
+       positions of a maximum pool are two ops that both read x.
        The tests say what they miss: a row in BUILDERS (builders_test.c), cases and a reference (conformance_test.c,
        reference.h), for a structured op with a gradient a problem (gradient_test.c). Peers tell each other which ids
        they know; a server that lacks the op answers GN_UNSUPPORTED.
@@ -1321,7 +1322,8 @@ typedef struct gn_conv_desc {
    2016). desc NULL: as if all zero. What lies outside may count as zeros or be left out: where w[m] has an infinity or
    NaN, places at the border may be NaN on one device and not on another. On a GPU, in 16 bits, pictures that are held
    as (N,H,W,C) and permuted to (N,C,H,W) are read as they lie, and results that are permuted back into a state are
-   written so. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by all its tensors. */
+   written so; elementwise ops that alone read the result, also with numbers for its channels (an activation, a batch
+   norm), run in its kernel. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by all its tensors. */
 GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)

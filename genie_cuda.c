@@ -17590,17 +17590,22 @@ static const gn_kernel_step *tail_of(const emit *e, size_t i) {
     return fuses ? s + 1 : NULL;
 }
 
-/* Before anything is decided of where results of convolutions lie. */
-static void fuse_convs(emit *e) {
+/* Before anything is decided of where results of convolutions lie; what a loop takes has no memory. False: no memory. */
+static bool fuse_convs(emit *e) {
     static const fusion alone = { 0 };
-    const gn_layout *l = e->layout;
+    gn_layout *l = e->layout;
+    bool some = false;
     for (size_t i = 0; i + 1 < l->n_steps && !env_is("GENIE_CUDA_EPILOGUE", "0"); i++) {
         const gn_kernel_step *s = &l->steps[i];
         if (s->tail && node_is(e, s->node, GN_OP_CONV) && memcmp(&e->fusions[i], &alone, sizeof alone) == 0 &&
             memcmp(&e->fusions[i + 1], &alone, sizeof alone) == 0 && is_epilogue(e, s + 1) &&
-            conv_takes(e, s->node, s + 1))
+            conv_takes(e, s->node, s + 1)) {
             e->conv_tails[s->node] = (uint32_t)i + 2;
+            l->lay[s->node].place = GN_PLACE_NONE;
+            some = true;
+        }
     }
+    return !some || gn_layout_pack(l, e->fault) == GN_OK;
 }
 
 /* Nothing else computes the step, and it is one that groups are made of. */
@@ -20788,7 +20793,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit_begin(e, x, p, f);
     bool ok =
         e->fusions && e->inlined && e->conv_tails && e->appends && e->checked && (!fuses_steps() || fuse_steps(e));
-    if (ok) fuse_convs(e);
+    ok = ok && fuse_convs(e);
     if (!ok || (fuses_steps() && !conv_keep_rows(e)))
         return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f)
                                       : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
