@@ -1323,7 +1323,8 @@ typedef struct gn_conv_desc {
    NaN, places at the border may be NaN on one device and not on another. On a GPU, in 16 bits, pictures that are held
    as (N,H,W,C) and permuted to (N,C,H,W) are read as they lie, and results that are permuted back into a state are
    written so; elementwise ops that alone read the result, also with numbers for its channels (an activation, a batch
-   norm), run in its kernel. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by all its tensors. */
+   norm), run in its kernel. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by all its
+   tensors. */
 GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)
