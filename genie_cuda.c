@@ -17590,7 +17590,7 @@ static const gn_kernel_step *tail_of(const emit *e, size_t i) {
     return fuses ? s + 1 : NULL;
 }
 
-/* Before anything is decided of where results of convolutions lie; what a loop takes needs no room. False: no memory. */
+/* Before it is decided where results of convolutions lie; what a loop takes needs no room. False: no memory. */
 static bool fuse_convs(emit *e) {
     static const fusion alone = { 0 };
     gn_layout *l = e->layout;

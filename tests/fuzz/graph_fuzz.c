@@ -20,7 +20,8 @@ static uint64_t graph_work(const gn_part *p) {
             work = gn_size_add(work, (uint64_t)gn__count(&t.shape));
             product = gn_size_mul(product, GN__MAX((uint64_t)gn__count(&t.shape), 1u));
         }
-        all = gn_size_add(all, gn__is_product(n) || gn__is_attention(n->op) ? gn_size_add(work, product) : work);
+        bool multiplies = n->op == GN_OP_MATMUL || n->op == GN_OP_LINEAR || gn__is_attention(n->op);
+        all = gn_size_add(all, multiplies && n->leaf == GN_LEAF_NONE ? gn_size_add(work, product) : work);
     }
     return all;
 }
