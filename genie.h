@@ -2552,8 +2552,7 @@ typedef struct gn_kernel_step {
     uint32_t node;                           /* whose result it writes */
     uint32_t load, n_loads, instr, n_instrs; /* a fused loop; n_instrs 0: a structured kernel */
     uint16_t regs, out;                      /* registers of the loop; the one that is stored */
-    bool
-        tail; /* a matmul or conv whose result only the next step, a loop, reads, element by element: they may be one */
+    bool tail;      /* a matmul or conv that only the next step, a loop, reads, by elements: they may run as one */
     uint32_t reads; /* of an argsort: elements of each row that anything reads, from its first on; UINT32_MAX: all */
 } gn_kernel_step;
 
