@@ -54,4 +54,27 @@ static inline bool ex_values_write(const ex_values *v, gn_ctx *g, const char *pa
     return ok;
 }
 
+/* The elements of the f32 tensor of that name and shape; false, with `error` set unless it was, if there is none. */
+static inline bool ex_file_tensor(const safetensors *file, const char *name, const gn_shape *shape, float *out,
+                                  char *error, size_t cap) {
+    const safetensors_tensor *t = safetensors_find(file, name);
+    const char *why = !t ? "the file has no such tensor" : t->dtype != SAFETENSORS_F32 ? "it is not F32" : NULL;
+    if (!why && (t->rank != shape->rank || memcmp(t->dims, shape->dims, t->rank * sizeof *t->dims) != 0))
+        why = "it has another shape than the network's";
+    if (why && !error[0]) snprintf(error, cap, "%s: %s", name, why);
+    if (!why) memcpy(out, t->data, (size_t)t->bytes);
+    return !why;
+}
+
+/* After the network of n tensors has been built once: `error` is empty, all tensors of the file were used, and it has
+   not become shorter. Says otherwise what is wrong. */
+static inline bool ex_file_fits(const safetensors *file, size_t n, const char *error) {
+    char why[SAFETENSORS_ERROR] = "";
+    if (error[0]) snprintf(why, sizeof why, "%s", error);
+    else if (safetensors_intact(file, why) && safetensors_count(file) != n)
+        snprintf(why, sizeof why, "the file has %zu tensors, the network %zu", safetensors_count(file), n);
+    if (why[0]) fprintf(stderr, "%s: %s\n", safetensors_path(file, 0), why);
+    return !why[0];
+}
+
 #endif

@@ -158,21 +158,6 @@ static void param_name(int i, const char *label, char out[EX_VALUE_NAME]) {
     snprintf(out, EX_VALUE_NAME, "%03d.%s", i, label);
 }
 
-/* Parameter i as the file has it; false, with m->error set, if it is not there or has another shape. */
-static bool load_param(model *m, int i, const char *label, const gn_shape *shape, float *host, int64_t n) {
-    char name[EX_VALUE_NAME];
-    param_name(i, label, name);
-    const safetensors_tensor *t = safetensors_find(m->file, name);
-    const char *why = !t                            ? "the file has no such tensor"
-                      : t->dtype != SAFETENSORS_F32 ? "it is not F32"
-                      : (int)t->rank != shape->rank || memcmp(t->dims, shape->dims, t->rank * sizeof *t->dims) != 0
-                          ? "it has another shape than the network's"
-                          : NULL;
-    if (why && !m->error[0]) snprintf(m->error, sizeof m->error, "%s: %s", name, why);
-    if (!why) memcpy(host, t->data, (size_t)n * sizeof *host);
-    return !why;
-}
-
 /* The next parameter; made when the graph is built for the first time. `spread` 0: all ones; below: all zeros. */
 static gn_tensor get(model *m, gn_shape shape, double spread, const char *label) {
     if (m->next == m->n) {
@@ -180,7 +165,9 @@ static gn_tensor get(model *m, gn_shape shape, double spread, const char *label)
         int64_t n = 1;
         for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
         float *host = malloc((size_t)n * sizeof *host);
-        if (host && m->file && !load_param(m, m->n - 1, label, &shape, host, n)) {
+        char name[EX_VALUE_NAME];
+        param_name(m->n - 1, label, name);
+        if (host && m->file && !ex_file_tensor(m->file, name, &shape, host, m->error, sizeof m->error)) {
             free(host);
             host = NULL;
         }
@@ -315,22 +302,12 @@ static bool train(model *m, const settings *set, report *r) {
 }
 
 /* ---- what has been learned ---------------------------------------------------------------------------------*/
-/* After the network was built: the file is this network's. */
-static bool loaded(const model *m) {
-    char error[SAFETENSORS_ERROR] = "";
-    size_t n = m->file ? safetensors_count(m->file) : 0;
-    if (m->error[0]) snprintf(error, sizeof error, "%s", m->error);
-    else if (m->file && safetensors_intact(m->file, error) && n != (size_t)m->n)
-        snprintf(error, sizeof error, "the file has %zu tensors, the network %d", n, m->n);
-    if (error[0]) fprintf(stderr, "%s: %s\n", safetensors_path(m->file, 0), error);
-    return !error[0];
-}
-
 static bool answer(model *m, const batch *b, int64_t *best) {
     gn_phase(m->g, GN_FORWARD);
     gn_tensor y = gn_argmax(forward(m, b, BATCH), GN_AXES(1), false);
     gn_phase(m->g, GN_PHASE_UNKNOWN);
-    return loaded(m) && ex_check(m->g, gn_read(y, best, BATCH * sizeof *best), "answering") &&
+    return (!m->file || ex_file_fits(m->file, (size_t)m->n, m->error)) &&
+           ex_check(m->g, gn_read(y, best, BATCH * sizeof *best), "answering") &&
            ex_check(m->g, gn_step(m->g), "answering");
 }
 
