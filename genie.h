@@ -15519,8 +15519,8 @@ typedef struct gn__conv {
     int64_t n_picked[3], *lists[3];                      /* taps that take part: numbers, then offsets */
     int64_t *picked;                                     /* where they lie in a filter */
     char *dense;                                         /* filters of a group side by side; NULL: they lie so */
-    bool transposed, pools, largest;                     /* it is a pool; of the largest, not a sum */
-    const double *counts[3];                             /* of a mean: what sums are divided by, by place; or NULL */
+    bool transposed, pools, largest, where; /* it is a pool; of the largest, not a sum; of where those are */
+    const double *counts[3];                /* of a mean: what sums are divided by, by place; or NULL */
 } gn__conv;
 
 static void gn__conv_prepare(gn__conv *k, const gn__call *c) {
@@ -15721,6 +15721,54 @@ GN__DEFINE_NEAR(f32_avx2, GN__TARGET_AVX2, float, int32_t, 8)
 GN__DEFINE_NEAR(f32_avx512, GN__TARGET_AVX512, float, int32_t, 16)
 #endif
 #undef GN__DEFINE_NEAR
+
+/* at[i] = steps[t] of the first tap t whose x[offset[t] + i] is the largest, or not a number; GN__NEAR_NONE if all are
+   -infinity. As many as by gn__near. */
+#define GN__NEAR_NONE INT32_MIN
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__DEFINE_FIRST(S, attribute, T, I, W)                                                                      \
+    attribute static void gn__near_first_##S(I *at, const T *x, const int64_t *offset, const I *steps, int64_t taps, \
+                                             int64_t n) {                                                            \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                    \
+        typedef I ivec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                   \
+        for (int64_t i = 0; i < n; i += 4 * W) {                                                                     \
+            vec best[4];                                                                                             \
+            ivec to[4];                                                                                              \
+            GN__UNROLL for (int v = 0; v < 4; v++) best[v] = (vec){ 0 } - (T)INFINITY,                               \
+                                                   to[v] = (ivec){ 0 } + GN__NEAR_NONE;                              \
+            for (int64_t t = 0; t < taps; t++) {                                                                     \
+                const T *from = x + offset[t] + i;                                                                   \
+                GN__UNROLL for (int v = 0; v < 4; v++) {                                                             \
+                    vec a = *(const vec *)(from + v * W);                                                            \
+                    ivec take = (ivec)(a > best[v]) | (ivec)((a != a) & (best[v] == best[v]));                       \
+                    best[v] = (vec)(((ivec)a & take) | ((ivec)best[v] & ~take));                                     \
+                    to[v] = (((ivec){ 0 } + steps[t]) & take) | (to[v] & ~take);                                     \
+                }                                                                                                    \
+            }                                                                                                        \
+            GN__UNROLL for (int v = 0; v < 4; v++) * (ivec *)(at + i + v * W) = to[v];                               \
+        }                                                                                                            \
+    }
+#else
+#define GN__DEFINE_FIRST(S, attribute, T, I, W)                                                            \
+    static void gn__near_first_##S(I *at, const T *x, const int64_t *offset, const I *steps, int64_t taps, \
+                                   int64_t n) {                                                            \
+        for (int64_t i = 0; i < n; i++) {                                                                  \
+            T best = -(T)INFINITY;                                                                         \
+            at[i] = GN__NEAR_NONE;                                                                         \
+            for (int64_t t = 0; t < taps; t++) {                                                           \
+                T a = x[offset[t] + i];                                                                    \
+                if (a > best || (a != a && best == best)) best = a, at[i] = steps[t];                      \
+            }                                                                                              \
+        }                                                                                                  \
+    }
+#endif
+GN__DEFINE_FIRST(f32, , float, int32_t, GN__BASE_WIDTH)
+GN__DEFINE_FIRST(f64, , double, int64_t, (GN__BASE_WIDTH / 2))
+#if GN__X86
+GN__DEFINE_FIRST(f32_avx2, GN__TARGET_AVX2, float, int32_t, 8)
+GN__DEFINE_FIRST(f32_avx512, GN__TARGET_AVX512, float, int32_t, 16)
+#endif
+#undef GN__DEFINE_FIRST
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -15730,6 +15778,8 @@ typedef struct gn__near {
     int64_t low[3], pieces[3], length[3]; /* by axis: the least offset; pieces as the stride and elements of each */
     int64_t channel, *offset;             /* elements of a channel that is laid out; where each tap begins */
     int64_t line;                         /* places at once, with what lies between rows; 0: a row at a time */
+    int64_t *wide;                        /* by tap: how far from a window's first place; NULL unless those are asked */
+    int32_t *narrow;                      /* the same */
     gn__atomic failed;                    /* no memory for scratch; set by any thread */
 } gn__near;
 
@@ -15824,6 +15874,10 @@ static void gn__near_taps(gn__near *j) {
         int64_t at = ((piece[0] * j->length[0] + within[0]) * j->pieces[1] + piece[1]) * j->pieces[2] + piece[2];
         j->offset[t] = t / n * j->channel + (at * j->length[1] + within[1]) * j->length[2] + within[2];
     }
+    for (int64_t t = 0; t < n && j->wide; t++) {
+        j->wide[t] = (v->offset[0][t] * v->in[1] + v->offset[1][t]) * v->in[2] + v->offset[2][t];
+        j->narrow[t] = (int32_t)j->wide[t];
+    }
 }
 
 /* A row of sums as means. */
@@ -15850,12 +15904,61 @@ static void gn__near_line(const gn__pool *pool, bool wide, void *y, const void *
     (void)isa;
 }
 
+/* Where the largest of n windows are. */
+static void gn__near_first(const gn__near *j, void *at, const void *x, int64_t n) {
+    const gn__pool *pool = j->k->c->pool;
+    gn__isa isa = pool ? pool->isa : GN__ISA_BASE;
+    int64_t taps = j->k->win.taps;
+    int32_t *to = (int32_t *)at;
+    const float *from = (const float *)x;
+    if (j->k->win.x->dtype == GN_F64) gn__near_first_f64((int64_t *)at, (const double *)x, j->offset, j->wide, taps, n);
+#if GN__X86
+    else if (isa == GN__ISA_AVX512) gn__near_first_f32_avx512(to, from, j->offset, j->narrow, taps, n);
+    else if (isa == GN__ISA_AVX2) gn__near_first_f32_avx2(to, from, j->offset, j->narrow, taps, n);
+#endif
+    else gn__near_first_f32(to, from, j->offset, j->narrow, taps, n);
+    (void)isa;
+}
+
+/* The first element that a window at `place` has along an axis; -1: none. */
+static int64_t gn__near_inside(const gn__conv *k, int axis, int64_t place) {
+    gn__conv_axis a = k->axis[axis];
+    int64_t at = place * a.stride - a.before, skip = at < 0 ? (-at + a.dilation - 1) / a.dilation : 0;
+    at += skip * a.dilation;
+    return skip < k->kernel[axis] && at < k->win.in[axis] ? at : -1;
+}
+
+/* A row of positions; those of windows whose elements are all -infinity are of the first, or 0 where there is none. */
+static void gn__near_positions(const gn__near *j, const char *y, const gn__windows *v, int64_t row,
+                               const gn__place *p) {
+    const gn__conv *k = j->k;
+    const gn_view *out = v->out;
+    int64_t m = v->filter + row, I1 = v->in[1], I2 = v->in[2], n = v->places[2], step = v->step[2],
+            base = (p->at[0] * v->step[0] * I1 + p->at[1] * v->step[1]) * I2, from[2];
+    int64_t *to = (int64_t *)(void *)out->p + p->image * out->strides[0] + m * out->strides[1] + v->first +
+                  p->at[0] * v->os[0] + p->at[1] * v->os[1];
+    for (int a = 0; a < 2; a++) from[a] = gn__near_inside(k, a, p->at[a]);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at =
+            v->x->dtype == GN_F64 ? ((const int64_t *)(const void *)y)[i] : ((const int32_t *)(const void *)y)[i];
+        if (at != GN__NEAR_NONE) to[i * v->os[2]] = base + i * step + at;
+        else {
+            int64_t last = gn__near_inside(k, 2, i);
+            to[i * v->os[2]] = from[0] < 0 || from[1] < 0 || last < 0 ? 0 : (from[0] * I1 + from[1]) * I2 + last;
+        }
+    }
+}
+
 /* gn__near_line of `count` filters, 1 or GN__NEAR_ONCE; their results lie `line` apart. */
 static void gn__near_lines(const gn__near *j, char *y, const char *x, const char *w, int64_t n, int64_t line,
                            int64_t count) {
     const gn__conv *k = j->k;
     const gn__pool *pool = k->c->pool;
     int64_t taps = k->win.taps * k->channels;
+    if (k->where) {
+        gn__near_first(j, y, x, n);
+        return;
+    }
     if (count == 1) {
         gn__near_line(pool, k->win.x->dtype == GN_F64, y, x, j->offset, w, taps, n);
         return;
@@ -15885,6 +15988,9 @@ static void gn__near_plain(const gn__windows *v, float *y, int64_t row, const gn
 static void gn__near_put(const gn__near *j, char *y, const gn__windows *v, int64_t row, gn__place p, int64_t rows) {
     int64_t size = v->x->dtype == GN_F64 ? 8 : 4, pitch = j->length[2], a = p.at[0], b = p.at[1];
     bool plain = v->out->dtype == GN_F32 && !v->residual && v->os[2] == 1;
+    for (int64_t r = 0; r < rows && j->k->where; r++, p.at[1]++)
+        gn__near_positions(j, y + r * pitch * size, v, row, &p);
+    if (j->k->where) return;
     for (int64_t r = 0; r < rows && j->k->counts[0]; r++) gn__near_divide(j->k, y + r * pitch * size, a, b + r);
     if (plain) gn__near_plain(v, (float *)(void *)y, row, &p, rows, pitch);
     for (int64_t r = 0; r < rows && !plain; r++, p.at[1]++)
@@ -16167,7 +16273,11 @@ static bool gn__near_run(gn__conv *k) {
     char *one = k->dense;
     (void)gn__near_layout(k, &j);
     k->win.direct = false;
-    j.offset = (int64_t *)gn__alloc_many((uint64_t)terms, 1, sizeof *j.offset);
+    j.offset = (int64_t *)gn__alloc_many((uint64_t)terms, k->where ? 3 : 1, sizeof *j.offset);
+    if (k->where && j.offset) {
+        j.wide = j.offset + terms;
+        j.narrow = (int32_t *)(void *)(j.wide + terms);
+    }
     if (one) k->dense = (char *)gn__alloc_many((uint64_t)(c->out.dims[1] * terms), 1, (size_t)bytes);
     bool ok = j.offset && (!one || k->dense);
     char *all = k->dense;
@@ -20128,7 +20238,8 @@ static void gn__pool_range(void *arg, int64_t begin, int64_t end) {
 static void gn__pool_prepare(gn__conv *k, const gn__pool_job *j) {
     const gn__call *c = j->c;
     *k = (gn__conv){ .c = c, .groups = c->out.dims[1], .filters = 1, .channels = 1, .pools = true };
-    k->largest = j->kind == GN_POOL_MAX;
+    k->where = j->kind == GN_POOL_INDEX;
+    k->largest = j->kind == GN_POOL_MAX || k->where;
     gn__windows *v = &k->win;
     v->x = &c->in[0];
     v->out = &c->out;
@@ -20153,7 +20264,12 @@ static bool gn__pool_even(const gn__pool_job *j, gn_result *out_r) {
     double taps = 1;
     gn__pool_prepare(&k, j);
     for (int i = 0; i < 3; i++) taps *= (double)k.kernel[i];
-    if (j->kind == GN_POOL_INDEX || j->bits & GN__POOL_ADAPTIVE || taps > 1 << 16) return false;
+    double reach = 0; /* of a tap from its window's first place, in elements: it is counted in 32 bits */
+    for (int i = 0; i < 3; i++)
+        reach = (reach + (double)(j->axis[i].kernel - 1) * (double)j->axis[i].dilation + (double)j->axis[i].before) *
+                (double)(i < 2 ? j->in[i + 1] : 1);
+    bool far = j->kind == GN_POOL_INDEX && reach > 0x1p30;
+    if (far || j->bits & GN__POOL_ADAPTIVE || taps > 1 << 16) return false;
     int64_t *room = gn__conv_alloc(&k, &lists);
     bool ok = room != NULL, suits = true;
     if (ok) {

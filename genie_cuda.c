@@ -9267,8 +9267,8 @@ enum {
 
 static const char conv_text[] =
     "// P: T, C, TR (transposed), by axis I (sizes of x), O (of the result), K, S, DL, B (before), strides XN XC X0 X1 "
-    "X2, WM WC W0 W1 W2, RN RM R0 R1 R2, BS; CG MG (channels, filters of a group), GROUPS, IMAGES, BIAS, RES, ENDS, "
-    "end(y, m, bias), R: the bias, and what else end reads\n"
+    "X2, WM WC W0 W1 W2, RN RM R0 R1 R2, BS; CG MG (channels, filters of a group), GROUPS, IMAGES, BIAS, RES, "
+    "end(y, m, bias, residual), R: the bias, and what else end reads\n"
     "// Where tap k meets x along an axis of place o: -1 where that is outside.\n"
     "template <bool TR> M i64 conv_at(i64 o, i64 k, i64 s, i64 d, i64 before, i64 in) {\n"
     "  if (!TR) { const i64 i = o * s + k * d - before; return i < in ? i : -1; }\n"
@@ -9289,8 +9289,9 @@ static const char conv_text[] =
     "  M void store(typename P::T *o, const typename P::R bias, const typename P::T *residual, i64 m, typename P::C y) "
     "const {\n"
     "    if (P::BIAS) y += get(bias[m * P::BS]);\n"
-    "    if (P::RES) y += get(residual[n * P::RN + m * P::RM + a * P::R0 + b * P::R1 + c * P::R2]);\n"
-    "    if (P::ENDS) y = P::end(y, m, bias);\n"
+    "    typename P::C skip = 0;\n"
+    "    if (P::RES) skip = get(residual[n * P::RN + m * P::RM + a * P::R0 + b * P::R1 + c * P::R2]);\n"
+    "    y = P::end(y, m, bias, skip);\n"
     "    put(o[(((n * (P::MG * P::GROUPS) + m) * P::O0 + a) * P::O1 + b) * P::O2 + c], y);\n"
     "  }\n"
     "};\n"
@@ -9367,19 +9368,6 @@ static bool conv_clamps(const emit *e, uint32_t node) {
 
 static bool conv_ends(const emit *e, uint32_t node) { return conv_clamps(e, node) || conv_loop(e, node); }
 
-/* An operand of the loop that is not the convolution's result: a number for each channel, or one for all. */
-static bool conv_is_more(const emit *e, uint32_t node, uint32_t load) {
-    const gn_load *d = &e->layout->loads[load];
-    return !d->constant && d->base != node;
-}
-
-static bool conv_has_more(const emit *e, uint32_t node) {
-    const gn_kernel_step *s = conv_loop(e, node);
-    for (uint32_t i = 0; s && i < s->n_loads; i++)
-        if (conv_is_more(e, node, s->load + i)) return true;
-    return false;
-}
-
 /* Whether all places have the same number, or each channel has one, which lie `stride` apart (0: there is one). A
    view's axes may have been joined. */
 static bool is_by_channel(const gn_view *v, const gn_view *out, int64_t *stride) {
@@ -9392,6 +9380,44 @@ static bool is_by_channel(const gn_view *v, const gn_view *out, int64_t *stride)
         *stride = v->strides[i];
     }
     return true;
+}
+
+/* An operand of the loop of node's result: of elements of their own for all places, all that its base has. */
+static bool conv_is_skip(const emit *e, uint32_t node, const gn_load *d) {
+    const gn_view *out = view_of(e, node), *base;
+    int64_t stride;
+    if (d->constant || d->base == node || is_by_channel(&d->view, out, &stride)) return false;
+    base = &e->layout->lay[d->base].view;
+    return d->dtype == out->dtype && gn_view_is_dense(&d->view) && !d->view.offset && base->rank == out->rank &&
+           memcmp(base->dims, out->dims, (size_t)out->rank * sizeof *out->dims) == 0;
+}
+
+/* What is added to its sums: a node that it has been given or that its loop reads, else GN_NO_NODE. */
+static uint32_t conv_residual_of(const emit *e, uint32_t node) {
+    const gn_kernel_step *s = conv_loop(e, node);
+    const int64_t bits = attrs_of(e, node)[0];
+    if (bits & 4) return input(e, node, bits & 2 ? 3 : 2);
+    for (uint32_t i = 0; s && i < s->n_loads; i++)
+        if (conv_is_skip(e, node, &e->layout->loads[s->load + i])) return e->layout->loads[s->load + i].base;
+    return GN_NO_NODE;
+}
+
+static const gn_view *conv_residual_view(const emit *e, uint32_t node) {
+    const uint32_t at = conv_residual_of(e, node);
+    return at == GN_NO_NODE ? NULL : view_of(e, at);
+}
+
+/* An operand of the loop that R holds: a number for each channel, or one for all. */
+static bool conv_is_more(const emit *e, uint32_t node, uint32_t load) {
+    const gn_load *d = &e->layout->loads[load];
+    return !d->constant && d->base != node && !conv_is_skip(e, node, d);
+}
+
+static bool conv_has_more(const emit *e, uint32_t node) {
+    const gn_kernel_step *s = conv_loop(e, node);
+    for (uint32_t i = 0; s && i < s->n_loads; i++)
+        if (conv_is_more(e, node, s->load + i)) return true;
+    return false;
 }
 
 /* The type R of P: the bias and what else the loop reads. */
@@ -9419,7 +9445,8 @@ static void put_conv_more(emit *e, uint32_t node, bool bias) {
     put(&e->body, " };\n");
 }
 
-/* What becomes of a sum of filter m last: it is kept between bounds, then rounded for the loop. */
+/* What becomes of a sum of filter m last: a residual is added, it is kept between bounds, then rounded for the loop,
+   which may read `skip` too. */
 static void put_conv_end(emit *e, uint32_t node) {
     const int64_t *a = attrs_of(e, node);
     const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
@@ -9430,7 +9457,8 @@ static void put_conv_end(emit *e, uint32_t node) {
         return;
     }
     put_conv_operands(e, node);
-    put(t, "  static M C end(C sum, i64 m, const R &more) {\n");
+    put(t, "  static M C end(C sum, i64 m, const R &more, C skip) {\n");
+    if (a[0] & 4) put(t, "    sum += skip;\n");
     if (conv_clamps(e, node))
         put(t,
             "    const C least = (C)gn_f64(0x%llxull), most = (C)gn_f64(0x%llxull);\n    sum = sum < least ? least : "
@@ -9444,12 +9472,16 @@ static void put_conv_end(emit *e, uint32_t node) {
         const gn_load *operand = load_of(e, l, i);
         const char *compute = types[operand->dtype].compute;
         int64_t stride;
+        bool own = !operand->constant && operand->base != node, skip = own && conv_is_skip(e, node, operand);
         if (operand->constant)
             put(t, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, types[operand->dtype].name,
                 (unsigned long long)f64_word(operand->value));
-        else if (operand->base != node && is_by_channel(&operand->view, view_of(e, node), &stride))
+        else if (own && !skip && is_by_channel(&operand->view, view_of(e, node), &stride))
             put(t, "    const %s x%u = get(more.a%u[m * %lldll]);\n", compute, i, i, (long long)stride);
-        snprintf(l->names[operand->reg], sizeof l->names[0], operand->constant || operand->base != node ? "x%u" : "sum",
+        snprintf(l->names[operand->reg], sizeof l->names[0],
+                 skip                       ? "skip"
+                 : operand->constant || own ? "x%u"
+                                            : "sum",
                  i);
     }
     e->body = (text){ 0 }; /* instructions are written into the body */
@@ -9474,8 +9506,8 @@ static void put_conv(emit *e, uint32_t node, const gn_view *bias, const gn_view 
     text *t = &e->types;
     for (int i = 0; i < n; i++)
         for (int k = 0; k < 4; k++) s[k][i] = a[4 + 4 * i + k];
-    put(t, "struct @_p { typedef %s T; typedef %s C; enum { TR = %d, BIAS = %d, RES = %d, ENDS = %d };\n",
-        types[x->dtype].name, types[x->dtype].compute, transposed, bias != NULL, residual != NULL, conv_ends(e, node));
+    put(t, "struct @_p { typedef %s T; typedef %s C; enum { TR = %d, BIAS = %d, RES = %d };\n", types[x->dtype].name,
+        types[x->dtype].compute, transposed, bias != NULL, residual != NULL);
     put(t, "  static const i64 GROUPS = %lldll, CG = %lldll, MG = %lldll, IMAGES = %lldll", (long long)groups,
         (long long)(x->dims[1] / groups), (long long)(out->dims[1] / groups), (long long)x->dims[0]);
     put(t, ", XN = %lldll, XC = %lldll, WM = %lldll, WC = %lldll, BS = %lldll, RN = %lldll, RM = %lldll",
@@ -9678,7 +9710,7 @@ static const char conv_rows_text[] =
     "// The residual of a unit: of filter m at the places from column p on, or (DOWN) of the filters from m on at "
     "place p. P: T, m (filters of a group), PITCH (columns of an image), FILTERS, PLACES (columns of all images), "
     "SPOTS (places of a phase of an image), Q0 Q1 Q2 (by axis), OUT (places of an image), V (places that are stored "
-    "at once), BIAS, RES, ENDS, BS; KEEP: the result is rows of channels; DENSE: the residual lies as the result, "
+    "at once), BIAS, RES, end, BS; KEEP: the result is rows of channels; DENSE: the residual lies as the result, "
     "else RN RM R0 R1 R2, O1 O2\n"
     "template <class P> M i64 conv_apart(int n, int f, int at) { return (i64)n * P::RN + f * P::RM + at / (P::O1 * "
     "P::O2) * P::R0 + at / P::O2 % P::O1 * P::R1 + at % P::O2 * P::R2; }\n"
@@ -9700,9 +9732,7 @@ static const char conv_rows_text[] =
     "}\n"
     "template <class P> M void conv_finish(typename P::T &y, float s, typename P::T r, int f, const typename P::R "
     "bias) {\n"
-    "  if (P::RES) s += get(r);\n"
-    "  if (P::ENDS) s = P::end(s, f, bias);\n"
-    "  put(y, s);\n"
+    "  put(y, P::end(s, f, bias, P::RES ? get(r) : 0.f));\n"
     "}\n"
     "// A unit's sums, to which the bias has been added, with what follows them; r: their residual.\n"
     "template <class P, bool QUADS> M void conv_put(const typename P::T *r, typename P::T *o, const typename P::R "
@@ -10114,7 +10144,7 @@ static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, cons
                       .x = input(e, node, 0),
                       .w = input(e, node, 1),
                       .bias = bias ? input(e, node, 2) : GN_NO_NODE,
-                      .residual = residual ? input(e, node, bias ? 3 : 2) : GN_NO_NODE,
+                      .residual = residual ? conv_residual_of(e, node) : GN_NO_NODE,
                       .axes = x->rank - 2,
                       .groups = a[1],
                       .channels = x->dims[1] / a[1],
@@ -10756,15 +10786,14 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     }
     lies = lies && base_offset(e, c->residual) % (conv_keeps(e, c) ? 16 : 2 * wide) == 0;
     put(t,
-        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, ENDS = %d, KEEP = %d, DOWN "
+        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, KEEP = %d, DOWN "
         "= %d, DENSE = %d, V = %d, FED = %d, FLAT = %d, PLANAR = %d, CROSS = %d, AT = %d, PITCH = %lld, m = %lld, "
         "FILTERS = %lld, PLACES = %lld, IMAGES = %lld, OUT = %lld, SPOTS = %lld, PHASES = %lld, LOT = %lld, CG = "
         "%lld, CP = %lld, DEEP = %lld,\n",
-        types[out->dtype].name, c->transposed, bias != NULL, residual != NULL, conv_ends(e, c->node), keeps,
-        keeps || c->cross || wide < 4, lies, wide, c->fed, c->flat, c->planar, c->cross, c->w_across,
-        (long long)c->pitch, (long long)c->filters, (long long)(c->groups * c->filters),
-        (long long)((c->cross ? c->spots : c->images) * c->pitch), (long long)c->images, (long long)c->places,
-        (long long)c->spots, (long long)c->phases, (long long)lot,
+        types[out->dtype].name, c->transposed, bias != NULL, residual != NULL, keeps, keeps || c->cross || wide < 4,
+        lies, wide, c->fed, c->flat, c->planar, c->cross, c->w_across, (long long)c->pitch, (long long)c->filters,
+        (long long)(c->groups * c->filters), (long long)((c->cross ? c->spots : c->images) * c->pitch),
+        (long long)c->images, (long long)c->places, (long long)c->spots, (long long)c->phases, (long long)lot,
         (long long)(c->x_lies ? c->channels : conv_eights(c->channels)), (long long)c->padded,
         (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, PARTS = %d, ROWS = %lld, COLS = %lld, TILES = %lld",
@@ -10892,9 +10921,7 @@ static void emit_conv_rest(emit *e, const conv_rows *c, const char *type) {
 static bool conv_rows_at(const emit *e, uint32_t i, conv_rows *c) {
     if (!node_is(e, i, GN_OP_CONV) || !gn_view_count(view_of(e, i))) return false;
     int64_t bits = attrs_of(e, i)[0];
-    uint32_t at = 2;
-    const gn_view *bias = bits & 2 ? view_of(e, input(e, i, at++)) : NULL,
-                  *residual = bits & 4 ? view_of(e, input(e, i, at)) : NULL;
+    const gn_view *bias = bits & 2 ? view_of(e, input(e, i, 2)) : NULL, *residual = conv_residual_view(e, i);
     if (!conv_rows_of(e, i, bias, residual, c) || !conv_rows_fit(c)) return false;
     conv_rows_choose(e, c);
     return true;
@@ -10977,10 +11004,19 @@ static uint32_t assigned(const emit *e, uint32_t i) {
                                                                                                         : i;
 }
 
+/* What loop node `reader` reads is the residual of the convolution in whose kernel it runs. */
+static bool is_residual_of(const emit *e, uint32_t reader, uint32_t node) {
+    const uint32_t leader = e->layout->lay[reader].group;
+    const uint32_t at = leader == GN_NO_NODE ? leader : conv_behind(e, leader);
+    return at != leader && conv_residual_of(e, at) == node && !(attrs_of(e, at)[0] & 4);
+}
+
 /* What a node is for one that reads it: rows of channels would save it a copy of x, or are as good as planes; a
    residual lies as what it is added to. */
 static int keep_hint(const emit *e, uint32_t reader, uint32_t input_index, int hints) {
     conv_rows c;
+    if (is_residual_of(e, reader, input(e, reader, input_index)))
+        return lies_as_rows(view_of(e, e->layout->lay[reader].group)) ? KEEP_WANTED : 0;
     if (input_index && assigned(e, reader) != reader) return hints;
     if (permutes_to_rows(e, reader)) return hints & KEEP_BARRED ? KEEP_BARRED : KEEP_WANTED;
     bool keeps = lies_as_rows(view_of(e, conv_result(e, reader))), depth = depth_fits_rows(e, reader);
@@ -11233,7 +11269,7 @@ static void emit_conv_operands(emit *e, uint32_t node, const gn_view *bias, cons
     emit_node(e, input(e, node, 0), type, true, "x");
     emit_node(e, input(e, node, 1), type, true, "w");
     if (bias) emit_node(e, input(e, node, 2), type, true, "bias");
-    if (residual) emit_node(e, input(e, node, bias ? 3 : 2), type, true, "residual");
+    if (residual) emit_node(e, conv_residual_of(e, node), type, true, "residual");
     emit_node(e, conv_result(e, node), type, false, "o");
 }
 
@@ -11269,11 +11305,10 @@ static const char conv_depth_text[] =
     "  UNROLL for (int h = 0; h < W; h++) {\n"
     "    C s = sum[h];\n"
     "    if (P::BIAS) s += more;\n"
-    "    if (P::RES && (P::O2 % W == 0 || b + h < P::O2)) s += get(residual[n * P::RN + m * P::RM + a * P::R1 + (b + "
-    "h) * "
-    "P::R2]);\n"
-    "    if (P::ENDS) s = P::end(s, m, bias);\n"
-    "    put(y[h], s);\n"
+    "    C skip = 0;\n"
+    "    if (P::RES && (P::O2 % W == 0 || b + h < P::O2)) skip = get(residual[n * P::RN + m * P::RM + a * P::R1 + (b + "
+    "h) * P::R2]);\n"
+    "    put(y[h], P::end(s, m, bias, skip));\n"
     "  }\n"
     "}\n"
     "// A channel has filters of its own: PLANES planes of the result, or BAND rows of one, to a block, which copies "
@@ -11415,9 +11450,9 @@ static const char conv_depth_rows_text[] =
     "  UNROLL for (int j = 0; j < E; j++) {\n"
     "    float q = sum[j];\n"
     "    if (P::BIAS) q += get(bias[(m + j) * P::BS]);\n"
-    "    if (P::RES) q += get(residual[n * P::RN + (m + j) * P::RM + a * P::R1 + b * P::R2]);\n"
-    "    if (P::ENDS) q = P::end(q, m + j, bias);\n"
-    "    put(to[j], q);\n"
+    "    float skip = 0.f;\n"
+    "    if (P::RES) skip = get(residual[n * P::RN + (m + j) * P::RM + a * P::R1 + b * P::R2]);\n"
+    "    put(to[j], P::end(q, m + j, bias, skip));\n"
     "    if (!KEEP) at[j * ((int)P::O1 * (int)P::O2)] = to[j];\n"
     "  }\n"
     "  if (KEEP) vput<E>(at, to);\n"
@@ -11708,18 +11743,15 @@ static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const g
 }
 
 static void emit_conv(emit *e, uint32_t node) {
-    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node), *bias = NULL, *residual = NULL;
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
-    int at = 2, at_bias = a[0] & 2 ? at++ : 0, at_residual = a[0] & 4 ? at : 0;
-    const char *type = types[x->dtype].name;
+    const gn_view *bias = a[0] & 2 ? view_of(e, input(e, node, 2)) : NULL, *residual = conv_residual_view(e, node);
     char name[64];
     int64_t count = gn_view_count(out), filters = out->dims[1] / a[1];
     if (!count) {
         emit_nothing(e);
         return;
     }
-    if (at_bias) bias = view_of(e, input(e, node, (uint32_t)at_bias));
-    if (at_residual) residual = view_of(e, input(e, node, (uint32_t)at_residual));
     if (emit_conv_depth_rows(e, node, bias, residual) || emit_conv_depth(e, node, bias, residual) ||
         emit_conv_rows(e, node, bias, residual))
         return;
@@ -11728,11 +11760,7 @@ static void emit_conv(emit *e, uint32_t node) {
                          : blocks_for(count / out->dims[1], CONV_TILE) * blocks_for(filters, CONV_TILE) * a[1];
     if (!few && blocks > INT32_MAX) few = true, blocks = blocks_for(count, 256);
     put_conv(e, node, bias, residual);
-    emit_node(e, input(e, node, 0), type, true, "x");
-    emit_node(e, input(e, node, 1), type, true, "w");
-    if (bias) emit_node(e, input(e, node, (uint32_t)at_bias), type, true, "bias");
-    if (residual) emit_node(e, input(e, node, (uint32_t)at_residual), type, true, "residual");
-    emit_node(e, conv_result(e, node), type, false, "o");
+    emit_conv_operands(e, node, bias, residual);
     put_conv_more(e, node, bias != NULL);
     put(&e->body, "  conv_%s<@_p>(x, w, more, %s, o);\n", few ? "each" : "tile", residual ? "residual" : "0");
     snprintf(name, sizeof name, "conv_%s_%s", few ? "each" : "tile", gn_dtype_name(x->dtype));
@@ -17508,16 +17536,19 @@ static uint32_t row_at(const emit *e, const row_group *g, uint32_t m) {
     return (uint32_t)(g->steps[m].step - e->layout->steps);
 }
 
-/* A loop of a convolution's result and of numbers for its channels, of its dtype. */
+/* A loop of a convolution's result, of numbers for its channels and, where it has no residual of its own, of one more
+   tensor like it; of its dtype. */
 static bool conv_takes(const emit *e, uint32_t node, const gn_kernel_step *s) {
     const gn_view *out = view_of(e, node);
     int64_t stride;
+    uint32_t skips = attrs_of(e, node)[0] & 4 ? 1 : 0;
     bool takes =
         view_of(e, s->node)->dtype == out->dtype && gn_view_is_dense(view_of(e, s->node)) && gn_view_count(out);
     for (uint32_t k = 0; k < s->n_loads && takes; k++) {
         const gn_load *d = &e->layout->loads[s->load + k];
         takes = d->constant || (d->base == node ? d->dtype == out->dtype && is_whole(e, &d->view, node)
-                                                : !e->inlined[d->base] && is_by_channel(&d->view, out, &stride));
+                                                : !e->inlined[d->base] && (is_by_channel(&d->view, out, &stride) ||
+                                                                           (conv_is_skip(e, node, d) && !skips++)));
     }
     return takes;
 }

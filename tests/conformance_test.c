@@ -1928,9 +1928,13 @@ static void cases_pool(void) {
             add_input(&s, d, forms[k / 5].x, FILL_SMALL, VIEW_ANY);
             run(&s);
         }
-        sample s = { .what = "special values", .build = build_pool, .refer = refer_pool };
-        s.pool = (gn_pool_desc){ .kernel = { 2 } };
-        if (takes(d)) {
+        static const gn_pool_desc near[] = { { .kernel = { 2 } },
+                                             { .kernel = { 1 } },
+                                             { .kernel = { 3 }, .before = { 2 }, .after = { 2 } },
+                                             { .kernel = { 2 }, .dilation = { 3 }, .before = { 3 }, .after = { 2 } } };
+        for (int k = 0; takes(d) && k < 2 * TEST_COUNT(near); k++) {
+            sample s = { .what = "special values", .build = build_pool, .refer = refer_pool, .pool = near[k / 2] };
+            s.pool.kind = k % 2 ? GN_POOL_INDEX : GN_POOL_MAX;
             add_input(&s, d, GN_SHAPE(1, 1, SPECIAL_FLOATS), FILL_SPECIAL, VIEW_NONE);
             run(&s);
         }
