@@ -3001,7 +3001,7 @@ typedef enum gn_op_trait {
        a < GN_C(0) ? GN_C(0) : a,                                                                                   \
        gn__choose(k, gn__gt(k, y, gn__num(k, 0)), gy))                                                              \
     U( GELU,      gelu,      0x20, F, GN__FLOATS, 20,  8,                                                           \
-       GN_M_NORMAL(a, a),                                                                                           \
+       GN_M_GELU(a),                                                                                                \
        gn__gelu_grad(k))                                                                                            \
     U( GELU_TANH, gelu_tanh, 0x21, F, GN__FLOATS, 20,  8,                                                           \
        GN_M_GELU_TANH(a),                                                                                           \
@@ -8028,10 +8028,10 @@ GN__COLD_END
 #define GN_M_SQRT(a) GN__PASTE(gn__m_sqrt_, GN__SUFFIX)(a)
 #define GN_M_TANH(a) GN__PASTE(gn__m_tanh_, GN__LONG)(a)
 #define GN_M_ERFC(a) GN__PASTE(gn__m_erfc_, GN__LONG)(a)
-/* m / (1 + e^-a), m Phi(a) with the normal distribution's function, x / (1 + e^-(c1 x + c3 x^3)) and x tanh(log(1 +
+/* m / (1 + e^-a), a Phi(a) with the normal distribution's function, x / (1 + e^-(c1 x + c3 x^3)) and x tanh(log(1 +
  * e^x)): of all a and x, results that are not normal too, which are rounded once; -infinity gives what m 0 gives. */
 #define GN_M_LOGISTIC(m, a) GN__PASTE(gn__m_logistic_, GN__LONG)(m, a)
-#define GN_M_NORMAL(m, a) GN__PASTE(gn__m_normal_, GN__LONG)(m, a)
+#define GN_M_GELU(a) GN__PASTE(gn__m_gelu_, GN__LONG)(a)
 #define GN_M_GELU_TANH(a) GN__PASTE(gn__m_gelu_tanh_, GN__LONG)(a)
 #define GN_M_MISH(a) GN__PASTE(gn__m_mish_, GN__LONG)(a)
 /* Further ones. Floats, as in C99 <math.h>: FLOOR CEIL TRUNC EXP2 EXPM1 LOG2 LOG10 LOG1P SIN COS TAN ASIN ACOS ATAN
@@ -8082,15 +8082,22 @@ float sqrtf(float) __attribute__((const));
 #endif
 
 /* ---- mathematics of f32 without branches or calls, so that loops over it become vector code. Polynomials are minimax
- * fits made for this file; additions and multiplications are never contracted, so every instruction path gives the same
- * bits. Errors are below 3 units in the last place (erfc, gelu: 4), over all floats; tests/math_test.c prints and
- * bounds them ---- */
+ * fits made for this file; additions and multiplications are contracted nowhere but where that is written, so every
+ * instruction path gives the same bits. Errors are below 3 units in the last place (erfc: 4, gelu: 5), over all floats;
+ * tests/math_test.c prints and bounds them ---- */
 
 /* 2^n r, n in [-252, 254]: in two steps, so that results below the normal range are rounded once. */
 GN__INLINE float gn__v_scale(float r, int32_t n) {
     int32_t half = n >> 1;
     return r * gn__bits_f32((uint32_t)(half + 127) << 23) * gn__bits_f32((uint32_t)(n - half + 127) << 23);
 }
+
+/* a b + c, rounded once: on a host without the instruction a call, which takes longer and gives the same bits. */
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#else
+#define GN__FMAF(a, b, c) fmaf(a, b, c)
+#endif
 
 /* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-28 of exp. */
 GN__INLINE float gn__v_exp_tail(float r) { /* powers of r r: a shorter chain than a term after the other */
@@ -8209,14 +8216,24 @@ GN__INLINE float gn__v_erfc(float x) {
     return x != x ? x : y;
 }
 
-/* m Phi(x) = m erfc(-x / sqrt 2) / 2. The square of x is halved, not that of a rounded x / sqrt 2. */
-GN__INLINE float gn__v_normal(float m, float x) {
-    float a = fabsf(x), c = a > 14.4f ? 14.4f : a, z = c * 0.707106781f,
-          top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
-    float below = x > 14.4f ? 0.0f : m, y = gn__v_exp_below(0.5f * below * (gn__v_erfc_head(z) / (1.0f + z)),
-                                                            -0.5f * top * top, -0.5f * (c - top) * (c + top));
-    y = a > 14.4f ? below * 0.0f : y;
-    return x <= 0.0f ? y : m - y;
+/* x Phi(x) = x - c Phi(-c) and, for x <= 0, -c Phi(-c), where c = |x|: Phi(-c) is exp(-c^2 / 2) times a quotient of
+   polynomials, which stand apart by even and odd powers. Beyond 14.4 it rounds to 0; -infinity gives what 0 times it
+   gives. */
+GN__INLINE float gn__v_gelu(float x) {
+    float a = fabsf(x), c = a > 14.4f ? 14.4f : a, cc = c * c, half = -0.5f * c, hi = half * c,
+          lo = GN__FMAF(half, c, -hi);
+    float up = GN__FMAF(cc, GN__FMAF(cc, 0.0066298177f, 0.29663858f), 0.8125f),
+          up_odd = GN__FMAF(cc, 0.06564459f, 0.710755f),
+          down = GN__FMAF(cc, GN__FMAF(cc, 0.16455744f, 1.9494789f), 1.625f),
+          down_odd = GN__FMAF(cc, GN__FMAF(cc, 0.016618285f, 0.7599308f), 2.718073f);
+    float t = GN__FMAF(hi, 1.44269504f, GN__V_ROUND), n = t - GN__V_ROUND;
+    float r = GN__FMAF(n, -GN__V_LN2_LO, GN__FMAF(n, -GN__V_LN2_HI, hi)) + lo, z = r * r;
+    float tail = GN__FMAF(z, GN__FMAF(z, 0.001395169736f, GN__FMAF(r, 0.008369598335f, 0.04166618764f)),
+                          GN__FMAF(r, 0.1666651289f, 0.5000000101f));
+    float power = gn__bits_f32((gn__f32_bits(t) << 23) + ((127u + 64u) << 23)); /* as in gn__v_exp_below */
+    float y = c * GN__FMAF(c, up_odd, up) / GN__FMAF(c, down_odd, down);
+    y = GN__FMAF(y, GN__FMAF(z, tail, r), y) * power * 0x1p-64f;
+    return x <= 0.0f ? GN__FMAF(x, 0.0f, -y) : x - y;
 }
 
 /* m / (1 + 2^n e), n an integer in [-126, 186], e near 1; 186 stands for infinity. Where the power is large, 1 is
@@ -8894,7 +8911,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_tanh_f32(a) gn__v_tanh(a)
 #define gn__m_erfc_f32(a) gn__v_erfc(a)
 #define gn__m_logistic_f32(m, a) gn__v_logistic(m, a)
-#define gn__m_normal_f32(m, a) gn__v_normal(m, a)
+#define gn__m_gelu_f32(a) gn__v_gelu(a)
 #define gn__m_gelu_tanh_f32(a) gn__v_gelu_tanh(a)
 #define gn__m_mish_f32(a) gn__v_mish(a)
 
@@ -8911,7 +8928,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_tanh_f64(a) gn__w_tanh(a)
 #define gn__m_erfc_f64(a) gn__w_erfc(a)
 #define gn__m_logistic_f64(m, a) gn__w_logistic(m, a)
-#define gn__m_normal_f64(m, a) gn__w_normal(m, a)
+#define gn__m_gelu_f64(a) gn__w_normal(a, a)
 #define gn__m_gelu_tanh_f64(a) gn__w_gelu_tanh(a)
 #define gn__m_mish_f64(a) gn__w_mish(a)
 
@@ -8997,8 +9014,8 @@ GN__DEFINE_FLOAT_MATH(f64, double, )
 /* clang-format off */
 #define GN__LONG_MATH(X, Y)                                                                                       \
     X(exp) X(log) X(tanh) X(erfc) X(exp2) X(expm1) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan) X(asin) X(acos) \
-    X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(erf) X(gelu_tanh) X(mish) Y(pow) Y(atan2) Y(hypot)       \
-    Y(logistic) Y(normal)
+    X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(erf) X(gelu) X(gelu_tanh) X(mish) Y(pow) Y(atan2)      \
+    Y(hypot) Y(logistic)
 /* clang-format on */
 #define GN__X(name)                                                                  \
     static float gn__m_##name##_f32_small(float a) { return gn__m_##name##_f32(a); } \

@@ -1367,7 +1367,7 @@ static const char shared_text[] =
     "#define GN_M_TANH(a) gn_tanh(a)\n"
     "#define GN_M_ERFC(a) gn_erfc(a)\n"
     "#define GN_M_LOGISTIC(m, a) gn_logistic(m, a)\n"
-    "#define GN_M_NORMAL(m, a) gn_normal(m, a)\n"
+    "#define GN_M_GELU(a) gn_normal(a, a)\n"
     "#define GN_M_GELU_TANH(a) gn_gelu_tanh(a)\n"
     "#define GN_M_MISH(a) gn_mish(a)\n"
     "#define GN_M_FLOOR(a) gn_floor(a)\n"
