@@ -10466,6 +10466,8 @@ typedef struct gn__kernels {
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
     /* y[r] += x[r] . b[r], rows ldx and ldb apart; GN__LANES running sums, combined in a fixed order */
     void (*dot)(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
+    /* the same of rows of GN__PIECE side by side */
+    void (*line)(float *y, const float *x, const float *b, int64_t rows);
     void (*dot64)(double *y, const double *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     /* The same down n columns, n <= GN__CHUNK: running sum r mod GN__LANES, a row of `slots`, += x[r] b[r][n]; the
      * first ones are set where `fresh`. Then y[n] += what `lanes` of them (those that were set) come to. */
@@ -10666,6 +10668,29 @@ typedef struct gn__kernels {
         MORE(T, W, WIDE, ONE)                                                                                      \
         GN__DOT_ROWS(T, W, 4, ldx, ldb, k, WIDE, ONE, )                                                            \
         GN__DOT_ROWS(T, W, 1, ldx, ldb, k, WIDE, ONE, )                                                            \
+    }
+/* Pieces one after the other, where both sides are streams: hardware fetches them ahead best so. */
+#define GN__DEFINE_LINE(name, attribute, W)                                                           \
+    attribute static void gn__line_##name(float *y, const float *x, const float *b, int64_t rows) {   \
+        GN__CONTRACT                                                                                  \
+        enum { ROWS = 4, PARTS = GN__LANES / W };                                                     \
+        typedef int32_t pick __attribute__((vector_size(16), unused));                                \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                 \
+        typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));                   \
+        for (; rows >= ROWS; rows -= ROWS, x += ROWS * GN__PIECE, b += ROWS * GN__PIECE, y += ROWS) { \
+            vec acc[ROWS][PARTS];                                                                     \
+            float s[ROWS][GN__LANES];                                                                 \
+            quad h[ROWS];                                                                             \
+            int64_t l = GN__PIECE;                                                                    \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                               \
+                GN__UNROLL for (int v = 0; v < PARTS; v++) acc[r][v] = (vec){ 0 };                    \
+                for (int64_t i = r * GN__PIECE; i < (r + 1) * GN__PIECE; i += 2 * GN__LANES)          \
+                    GN__UNROLL for (int q = 0; q < 2 * PARTS; q++) acc[r][q % PARTS] +=               \
+                        *(const vec *)(x + i + q * W) * *(const vec *)(b + i + q * W);                \
+            }                                                                                         \
+            GN__DOT_END(float, ROWS, GN__PIECE, GN__PIECE, GN__PIECE, GN__ONE)                        \
+        }                                                                                             \
+        if (rows) gn__dot_##name(y, x, GN__PIECE, b, GN__PIECE, rows, GN__PIECE);                     \
     }
 /* Pieces side by side: with strides that are known no pointer is kept in memory. Lines that lie behind them are fetched
    into the first-level cache a few at a time, from element i on: no hardware sees one stream in them, and of many at
@@ -11076,6 +11101,7 @@ typedef struct gn__kernels {
 #define GN__DEFINE_DOTS(S, attribute, W)                                                                 \
     GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE, \
                    GN__DOT_PIECES_F32_##S)                                                               \
+    GN__DEFINE_LINE(f32_##S, attribute, (W < GN__LANES ? W : GN__LANES))                                 \
     GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE, float, GN__WIDE, )
 #define GN__DEFINE_HALVES(name, WIDE, ONE, PIECES)                                       \
     GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE, PIECES) \
@@ -11088,10 +11114,10 @@ typedef struct gn__kernels {
 #define GN__KERNELS(S, rows, W, MR, NV, ...)                                                                           \
     {                                                                                                                  \
         { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##rows, gn__dot_f32_##rows, \
-            gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__rowwise_f32_##rows, gn__down_f64_##rows, \
-            gn__join_f64_##rows, gn__few_f32_##rows, gn__few_f64_##rows, gn__sum_f32_##rows, gn__sum_f64_##rows,       \
-            gn__sum_wider_##rows, gn__top_f32_##rows, gn__top_f64_##rows, gn__affine_##rows, gn__gain_##rows,          \
-            __VA_ARGS__                                                                                                \
+            gn__line_f32_##rows, gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__rowwise_f32_##rows, \
+            gn__down_f64_##rows, gn__join_f64_##rows, gn__few_f32_##rows, gn__few_f64_##rows, gn__sum_f32_##rows,      \
+            gn__sum_f64_##rows, gn__sum_wider_##rows, gn__top_f32_##rows, gn__top_f64_##rows, gn__affine_##rows,       \
+            gn__gain_##rows, __VA_ARGS__                                                                               \
     }
 
 #if defined(__aarch64__)
@@ -14714,6 +14740,9 @@ typedef struct gn__gemv {
     float *rooms;
     gn__atomic *taken; /* which rooms are; begins the block that rooms and sums lie in */
     double *parts;     /* of few long results the sums of all pieces; or NULL */
+    double *totals;    /* with parts: of each result what has been added up, then what that lost */
+    int64_t tasks;     /* by which parts are made */
+    gn__atomic *ready; /* by task; then how many have been added up, and whether a thread does that now */
 } gn__gemv;
 
 static const char *gn__gemv_row(const gn__gemv *j, int64_t row, int64_t at) {
@@ -14768,8 +14797,10 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t
     int64_t bytes = (int64_t)gn__bytes_of(d);
     void (*narrow)(float *, const float *, int64_t, const void *, int64_t, int64_t, int64_t) =
         d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16];
+    bool line = d == GN_F32 && !j->wide && j->streams && j->n < 8 && ldx == GN__PIECE && ldb == ldx && k == ldx;
     for (int64_t r = 0; r < rows; r++) s[r] = t[r] = 0; /* a product of two vectors has one row at a time */
-    for (int64_t r = 0, m; r < rows; r += m, x += m * ldx * (j->wide ? 8 : 4), b += m * ldb * bytes) {
+    if (line) j->kernels->line(t, (const float *)(const void *)x, (const float *)(const void *)b, rows);
+    for (int64_t r = 0, m; r < rows && !line; r += m, x += m * ldx * (j->wide ? 8 : 4), b += m * ldb * bytes) {
         m = GN__MIN(rows - r, abreast);
         if (j->wide) j->kernels->dot64(s + r, (const double *)(const void *)x, ldx, b, ldb, m, k);
         else narrow(t + r, (const float *)(const void *)x, ldx, b, ldb, m, k);
@@ -14836,6 +14867,30 @@ static bool gn__gemv_is_shared(const gn__gemv *j) {
     return gn__gemv_is_direct(j) && j->streams && j->threads > 1 && j->n < 2 * j->threads && !j->lead;
 }
 
+/* Adds up the parts of the tasks that are ready, in their order, unless another thread does: beside the products it
+   costs next to nothing, behind them it would be a chain of additions that everybody waits for. */
+static void gn__gemv_add_up(const gn__gemv *j) {
+    gn__atomic *added = j->ready + j->tasks, *taken = added + 1;
+    uint64_t free = 0;
+    if (!gn__atomic_swap(taken, &free, 1)) return;
+    int64_t t = (int64_t)gn__atomic_load(added), blocks = j->tasks / j->n;
+    for (; t < j->tasks && gn__atomic_load(&j->ready[t]); t++)
+        for (int64_t r = 0; r < j->few; r++) {
+            int64_t to = r * j->n + t / blocks, p = t % blocks * GN__GEMV_PIECES,
+                    n = GN__MIN(j->pieces - p, (int64_t)GN__GEMV_PIECES);
+            const double *part = j->parts + to * j->pieces + p;
+            double *total = j->totals + to, *lost = j->totals + j->few * j->n + to, sum = *total;
+            if (j->wide)
+                for (int64_t i = 0; i < n; i++) gn__gemv_join(total, lost, part + i, 1);
+            else {
+                for (int64_t i = 0; i < n; i++) sum += part[i];
+                *total = sum;
+            }
+        }
+    gn__atomic_store(added, (uint64_t)t);
+    gn__atomic_store(taken, 0);
+}
+
 /* Task t of j->parts: GN__GEMV_PIECES pieces of a result. */
 static void gn__gemv_parts_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemv *j = (const gn__gemv *)arg;
@@ -14856,16 +14911,23 @@ static void gn__gemv_parts_range(void *arg, int64_t begin, int64_t end) {
                 gn__gemv_dot(j, to + whole, lost, 1, 0, x + whole * piece * size, piece, b + whole * piece * bytes,
                              j->g->dtype, piece, 1, terms - whole * piece, 1);
         }
+        gn__atomic_store(&j->ready[t], 1);
     }
+    gn__gemv_add_up(j);
 }
 
-/* Fills j->parts, or leaves it NULL where there is no memory. */
+/* Fills j->parts and adds them up, or leaves it NULL where there is no memory. */
 static void gn__gemv_parts(gn__gemv *j, gn__pool *pool) {
-    int64_t piece = j->wide ? GN__PIECE64 : GN__PIECE;
+    int64_t piece = j->wide ? GN__PIECE64 : GN__PIECE, results = j->few * j->n;
     j->pieces = (j->g->k + piece - 1) / piece;
-    j->parts = (double *)gn__alloc_many((uint64_t)(j->few * j->n), (uint64_t)j->pieces, sizeof *j->parts);
-    int64_t tasks = j->n * ((j->pieces + GN__GEMV_PIECES - 1) / GN__GEMV_PIECES);
-    if (j->parts) gn__pool_for(pool, tasks, 8, gn__gemv_parts_range, j);
+    j->tasks = j->n * ((j->pieces + GN__GEMV_PIECES - 1) / GN__GEMV_PIECES);
+    j->parts = (double *)gn__alloc_zero((size_t)(results * (j->pieces + 2)) * sizeof *j->parts +
+                                        (size_t)(j->tasks + 2) * sizeof *j->ready);
+    if (!j->parts) return;
+    j->totals = j->parts + results * j->pieces;
+    j->ready = (gn__atomic *)(void *)(j->totals + 2 * results);
+    gn__pool_for(pool, j->tasks, GN__MAX(j->tasks / (8 * j->threads), 8), gn__gemv_parts_range, j);
+    gn__gemv_add_up(j);
 }
 
 /* Whether rows are whole pieces and lie one behind the other, so that they are read as one long row is. */
@@ -14984,14 +15046,8 @@ static void gn__gemv_sums(gn__gemv *j, gn__pool *pool) {
 static void gn__gemv_totals(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     for (int64_t r = 0; r < j->few && j->parts; r++)
         for (int64_t i = 0; i < n; i++) {
-            const double *part = j->parts + (r * j->n + col + i) * j->pieces;
-            double sum = total[r * n + i], off = lost[r * n + i];
-            if (j->wide)
-                for (int64_t p = 0; p < j->pieces; p++) gn__gemv_join(&sum, &off, part + p, 1);
-            else
-                for (int64_t p = 0; p < j->pieces; p++) sum += part[p];
-            total[r * n + i] = sum;
-            lost[r * n + i] = off;
+            total[r * n + i] = j->totals[r * j->n + col + i];
+            lost[r * n + i] = j->totals[(j->few + r) * j->n + col + i];
         }
     if (j->parts) return;
     if (!j->sums) {
