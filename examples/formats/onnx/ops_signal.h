@@ -161,6 +161,56 @@ static void ox_affine_grid(onnx__call *c) {
 
 /* ---- regions ---- */
 
+enum { OX_ROI_SAMPLES = 1024, OX_ROI_ELEMENTS = 16 << 20 }; /* of gn_roi_align; of the samples of one call to it */
+
+/* Samples that each region takes along its axes, the more of the two, read at once; NULL: refused. */
+static int64_t *ox_roi_counts(onnx__call *c, gn_tensor rois, const gn_roi_align_desc *d) {
+    gn_dtype wide = onnx__dtype(rois) == GN_F64 ? GN_F64 : GN_F32;
+    int64_t R = ox_dim(rois, 0), *count = onnx__alloc(c->s, (size_t)(R + 1) * sizeof *count);
+    double *host = onnx__alloc(c->s, (size_t)(R + 1) * sizeof *host);
+    gn_tensor ends[2], axis[2];
+    for (int i = 0; i < 2; i++) /* as gn_roi_align computes it */
+        ends[i] = gn_add_c(gn_mul_c(gn_slice(ox_cast(rois, wide), 1, 2 * i, 2 * i + 2, 1), d->scale),
+                           d->half_pixel ? -0.5 : 0);
+    gn_tensor length = gn_sub(ends[1], ends[0]);
+    if (!d->half_pixel) length = gn_maximum(length, gn_like(length, 1));
+    for (int i = 0; i < 2; i++)
+        axis[i] = gn_ceil(gn_div_c(gn_slice(length, 1, i, i + 1, 1), (double)(i ? d->height : d->width)));
+    c->s->counts.early_reads += c->g == c->s->g;
+    gn_tensor most = ox_cast(gn_maximum(axis[0], axis[1]), GN_F64);
+    if (R && gn_read(most, host, (size_t)R * sizeof *host) != GN_OK) onnx__no(c, "%s", gn_last_error(c->g)->text);
+    for (int64_t i = 0; i < R && !c->failed; i++)
+        if (!(host[i] <= OX_ROI_SAMPLES))
+            onnx__no(c, "region %" PRId64 " takes %g samples a cell: at most %d are taken", i, host[i], OX_ROI_SAMPLES);
+        else count[i] = host[i] > 1 ? (int64_t)host[i] : 1;
+    return c->failed ? NULL : count;
+}
+
+/* As many samples as regions have elements: like regions are computed together, so that small ones do not take what the
+   largest takes, and few at a time, so that memory stays small. */
+static gn_tensor ox_roi_adaptive(onnx__call *c, gn_tensor x, gn_tensor rois, gn_tensor which, gn_roi_align_desc d) {
+    int64_t R = ox_dim(rois, 0), each = d.height * d.width * ox_dim(x, 1), at = 0, n_parts = 0;
+    const int64_t *count = ox_roi_counts(c, rois, &d);
+    int64_t *order = onnx__alloc(c->s, 2 * (size_t)(R + 1) * sizeof *order), *place = order + R + 1;
+    gn_tensor *parts = onnx__alloc(c->s, (size_t)(R + 1) * sizeof *parts);
+    d.adaptive = true;
+    for (int64_t k = 1; count && k <= OX_ROI_SAMPLES; k++)
+        for (int64_t i = 0; i < R; i++)
+            if (count[i] == k) place[i] = at, order[at++] = i;
+    for (int64_t i = 0, n; i < at; i += n) {
+        for (n = 1; i + n < at; n++) {
+            int64_t k = count[order[i + n]];
+            if (n + 1 > OX_ROI_ELEMENTS / (k * k) / (each > 0 ? each : 1)) break;
+        }
+        gn_tensor these = ox_indices(c, order + i, n);
+        d.samples = count[order[i + n - 1]];
+        parts[n_parts++] = gn_roi_align(x, gn_index_select(rois, 0, these), gn_index_select(which, 0, these), &d);
+    }
+    d.samples = 1;
+    if (!n_parts) return gn_roi_align(x, rois, which, &d); /* of no regions */
+    return gn_index_select(ox_join(c, parts, (int)n_parts, 0), 0, ox_indices(c, place, R));
+}
+
 static void ox_roi_align(onnx__call *c) {
     gn_tensor x = ox_in(c, 0), rois = ox_in(c, 1), which = ox_in(c, 2);
     gn_roi_align_desc d = { .height = ox_int(c, "output_height", 1),
@@ -171,12 +221,16 @@ static void ox_roi_align(onnx__call *c) {
                                           ox_text_is(c, "coordinate_transformation_mode", "half_pixel", "half_pixel"),
                             .largest = ox_text_is(c, "mode", "max", "avg") };
     if (!d.largest && !ox_text_is(c, "mode", "avg", "avg")) onnx__no(c, "mode is neither avg nor max");
-    if (d.samples < 1 || d.height < 1 || d.width < 1)
-        onnx__no(c,
-                 "a result of %" PRId64 " by %" PRId64 " with %" PRId64 " samples each way: as many as a region has "
-                 "elements are not counted",
-                 d.height, d.width, d.samples);
-    if (!c->failed) ox_out_like(c, 0, gn_roi_align(x, rois, which, &d), 0);
+    if (d.samples < 0 || d.height < 1 || d.height > 65536 || d.width < 1 || d.width > 65536)
+        onnx__no(c, "a result of %" PRId64 " by %" PRId64 " with %" PRId64 " samples each way", d.height, d.width,
+                 d.samples);
+    if (c->failed) return;
+    gn_shape s = onnx__shape(x), r = onnx__shape(rois), w = onnx__shape(which);
+    if (s.rank != 4 || r.rank != 2 || r.dims[1] != 4 || w.rank != 1 || w.dims[0] != r.dims[0])
+        onnx__no(c, "it takes x of rank 4, regions (R,4) and (R) batch indices");
+    if (c->failed) return;
+    gn_tensor y = d.samples ? gn_roi_align(x, rois, which, &d) : ox_roi_adaptive(c, x, rois, which, d);
+    if (!c->failed) ox_out_like(c, 0, y, 0);
 }
 
 /* ---- Fourier transforms ---- */
