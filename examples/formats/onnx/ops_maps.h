@@ -101,8 +101,8 @@ static void ox_dict_vectorizer(onnx__call *c) {
 
 /* ---- maps as results ---- */
 
-/* A map, or a sequence of maps with the same keys, as two tensors: keys (K) and values (K) or (N,K). NULL: the maps have
-   other keys. */
+/* A map, or a sequence of maps with the same keys, as two tensors: keys (K) and values (K) or (N,K). NULL: the maps
+   have other keys. */
 static onnx__value *onnx__map_result(onnx_session *s, onnx__value *v) {
     int n = v->kind == ONNX__MAP ? 1 : v->n;
     onnx__value *const *maps = v->kind == ONNX__MAP ? &v : v->items, *out = onnx__new_value(s, ONNX__MANY);

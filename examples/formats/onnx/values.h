@@ -25,8 +25,8 @@ typedef struct onnx__conv {
     gn_conv_desc desc;
 } onnx__conv;
 
-/* A tensor, a sequence, a map, or an optional value that is not there. A constant has host bytes or a tensor of the folding
-   context, and gets one of the program's context when it is used there. */
+/* A tensor, a sequence, a map, or an optional value that is not there. A constant has host bytes or a tensor of the
+   folding context, and gets one of the program's context when it is used there. */
 typedef struct onnx__value {
     onnx__value_kind kind;
     onnx_type type; /* of the tensor or the elements */
