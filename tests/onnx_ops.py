@@ -346,7 +346,7 @@ def fits(what, counts, share):
 
 
 def random(runs):
-    n = 20000
+    n = 200000
     odds = np.array([[0.1, 0.5, 0.0, 0.4], [1e-3, 1e-3, 0.998, 0]], np.float32)
     with np.errstate(divide="ignore"): given = {"x": np.log(odds) + np.float32(2)}
     for dtype in (6, 7):

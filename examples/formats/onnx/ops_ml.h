@@ -1,6 +1,6 @@
 /* ops_ml.h - a part of onnx.h: ops of ai.onnx.ml on numbers: scaling and encoding, linear models, support vectors.
-   Their models are attributes; x is rows (N,F), or one row (F). Where the specification leaves open what a score becomes, it
-   becomes what onnxruntime makes of it. */
+   Their models are attributes; x is rows (N,F), or one row (F). Where the specification leaves open what a score
+   becomes, it becomes what onnxruntime makes of it. */
 #ifndef ONNX_OPS_ML_H
 #define ONNX_OPS_ML_H
 
