@@ -1446,15 +1446,21 @@ GN_API gn_tensor gn_space_to_depth_at(const char *file, int line, gn_tensor x, i
 /* All 0: one cell, two by two samples, coordinates of x's elements, the average. */
 typedef struct gn_roi_align_desc {
     int64_t height, width; /* cells of a region; 0: 1 */
-    int64_t samples;       /* of a cell along each axis, at most 64; 0: 2 */
-    double scale;          /* of the regions' coordinates to those of x; 0: 1 */
+    /* Of a cell along each axis, at most 64; 0: 2. Adaptive: a bound, at most 1024; 0: as a region of an image's size
+       takes. */
+    int64_t samples;
+    double scale;    /* of the regions' coordinates to those of x; 0: 1 */
     bool half_pixel; /* the first element's centre is at 0.5; else at 0, and a region is at least 1 high and wide */
     bool largest;    /* of a cell's samples the largest share that one element has (ONNX's mode max) */
+    /* Along each axis as many samples as a cell of the region is elements long, rounded up (ONNX's sampling_ratio 0,
+       torchvision's -1); of none the result is 0. Work and memory are those of the bound. */
+    bool adaptive;
 } gn_roi_align_desc;
 /* Regions of images x (N,C,H,W), floats: rois (R,4) of x's dtype are x1, y1, x2, y2, and which (R) i32 or i64 names
    the image: (R,C,height,width), averages of samples between elements (He et al. 2017, Mask R-CNN). Samples more than 1
-   outside are 0. An image that is not there is GN_INDEX_OUT_OF_RANGE at the read. NULL: all 0. GN_BAD_RANK,
-   GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x. */
+   outside are 0. An image that is not there, and a region that takes more samples than the bound of adaptive ones or
+   has no size (NaN), is GN_INDEX_OUT_OF_RANGE at the read. NULL: all 0. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE,
+   GN_BAD_ARGUMENT. Differentiable by x. */
 GN_API gn_tensor gn_roi_align_at(const char *file, int line, gn_tensor x, gn_tensor rois, gn_tensor which,
                                  const gn_roi_align_desc *desc);
 #define gn_roi_align(...) gn_roi_align_at(GN_HERE, __VA_ARGS__)
@@ -44451,15 +44457,38 @@ gn_tensor gn_deform_conv_at(const char *file, int line, gn_tensor x, gn_tensor w
 }
 
 typedef struct gn__roi_axis {
-    gn_tensor low, high, part, inside; /* (R,cells*samples): elements on both sides, the share of the higher one */
+    int64_t regions, cells, samples; /* samples of a cell, or their bound */
+    gn_dtype dtype;
+    gn_tensor low, high, part;      /* (R,cells*samples): elements on both sides, the share of the higher one */
+    gn_tensor inside;               /* of the same shape: a sample that is not 0 */
+    gn_tensor count, counts, bound; /* adaptive: samples (R,1) of a cell, which are (R,samples), within the bound (R) */
 } gn__roi_axis;
 
+/* Places of samples (R,cells*samples) in regions of `length` from 0; adaptive ones with their counts. */
+static gn_tensor gn__roi_steps(const char *file, int line, gn_tensor length, gn__roi_axis *r, bool adaptive) {
+    gn_ctx *c = length.ctx;
+    int64_t n = r->cells * r->samples, R = r->regions;
+    double each = 1 / (double)n;
+    if (!adaptive) return gn_mul_at(GN__AT, length, gn_arange_at(GN__AT, c, r->dtype, n, each / 2, each));
+    gn_tensor cell = gn_div_c_at(GN__AT, length, (double)r->cells), sample;
+    r->count = gn_ceil_at(GN__AT, cell);
+    r->bound = gn_reshape_at(GN__AT, gn_le_c_at(GN__AT, r->count, (double)r->samples), GN_SHAPE(R));
+    sample = gn_arange_at(GN__AT, c, r->dtype, r->samples, 0, 1);
+    r->counts = gn_lt_at(GN__AT, sample, r->count);
+    sample = gn_add_c_at(GN__AT, sample, 0.5);
+    sample = gn_div_at(GN__AT, sample, gn_maximum_at(GN__AT, r->count, gn_like_at(GN__AT, r->count, 1)));
+    sample = gn_mul_at(GN__AT, gn_reshape_at(GN__AT, sample, GN_SHAPE(R, 1, r->samples)),
+                       gn_reshape_at(GN__AT, cell, GN_SHAPE(R, 1, 1)));
+    gn_tensor first = gn_mul_at(GN__AT, cell, gn_arange_at(GN__AT, c, r->dtype, r->cells, 0, 1));
+    return gn_reshape_at(GN__AT, gn_add_at(GN__AT, sample, gn_reshape_at(GN__AT, first, GN_SHAPE(R, r->cells, 1))),
+                         GN_SHAPE(R, n));
+}
+
 /* Places of the samples along an axis of `size` elements; columns `from` and from + 2 of rois are a region's ends. */
-static gn__roi_axis gn__roi_places(const char *file, int line, gn_tensor rois, int from, int64_t cells, int64_t size,
-                                   const gn_roi_align_desc *d, gn_dtype wide) {
-    gn__roi_axis r;
-    int64_t n = cells * d->samples;
-    double shift = d->half_pixel ? -0.5 : 0, each = 1 / (double)n, most = (double)(size - 1);
+static gn__roi_axis gn__roi_places(const char *file, int line, gn_tensor rois, int from, gn__roi_axis r, int64_t size,
+                                   const gn_roi_align_desc *d) {
+    if (!r.samples) r.samples = (size + r.cells - 1) / r.cells;
+    double shift = d->half_pixel ? -0.5 : 0, most = (double)(size - 1);
     gn_tensor ends[2];
     for (int i = 0; i < 2; i++) {
         gn_tensor end = gn_slice_at(GN__AT, rois, 1, from + 2 * i, from + 2 * i + 1, 1);
@@ -44467,8 +44496,7 @@ static gn__roi_axis gn__roi_places(const char *file, int line, gn_tensor rois, i
     }
     gn_tensor length = gn_sub_at(GN__AT, ends[1], ends[0]);
     if (!d->half_pixel) length = gn_maximum_at(GN__AT, length, gn_like_at(GN__AT, length, 1));
-    gn_tensor step = gn_arange_at(GN__AT, rois.ctx, wide, n, each / 2, each),
-              at = gn_add_at(GN__AT, ends[0], gn_mul_at(GN__AT, length, step));
+    gn_tensor at = gn_add_at(GN__AT, ends[0], gn__roi_steps(GN__AT, length, &r, d->adaptive));
     r.inside = gn_logical_and_at(GN__AT, gn_ge_c_at(GN__AT, at, -1), gn_le_c_at(GN__AT, at, (double)size));
     at = gn_clamp_at(GN__AT, at, 0, most);
     gn_tensor low = gn_floor_at(GN__AT, at), high = gn_clamp_at(GN__AT, gn_add_c_at(GN__AT, low, 1), 0, most);
@@ -44502,9 +44530,30 @@ static gn_tensor gn__roi_samples(const char *file, int line, gn_tensor rows, gn_
     return gn_reshape_at(GN__AT, y, *shape);
 }
 
+/* Cells (R,height,width,C) of adaptive samples: of those that count. */
+static gn_tensor gn__roi_adaptive(const char *file, int line, gn_tensor y, const gn__roi_axis axis[2], bool largest) {
+    int64_t R = axis[0].regions;
+    gn_tensor counts[2], count[2];
+    for (int i = 0; i < 2; i++) {
+        counts[i] =
+            gn_reshape_at(GN__AT, axis[i].counts,
+                          i ? GN_SHAPE(R, 1, 1, 1, axis[1].samples, 1) : GN_SHAPE(R, 1, axis[0].samples, 1, 1, 1));
+        count[i] = gn_reshape_at(GN__AT, axis[i].count, GN_SHAPE(R, 1, 1, 1));
+        count[i] = gn_maximum_at(GN__AT, count[i], gn_like_at(GN__AT, count[i], 0));
+    }
+    gn_tensor n = gn_mul_at(GN__AT, count[0], count[1]), none = gn_like_at(GN__AT, y, largest ? -(double)INFINITY : 0);
+    y = gn_where_at(GN__AT, gn_logical_and_at(GN__AT, counts[0], counts[1]), y, none);
+    if (!largest)
+        return gn_div_at(GN__AT, gn_sum_at(GN__AT, y, GN_AXES(2, 4), false),
+                         gn_maximum_at(GN__AT, n, gn_like_at(GN__AT, n, 1)));
+    y = gn_max_at(GN__AT, y, GN_AXES(2, 4), false);
+    return gn_where_at(GN__AT, gn_gt_c_at(GN__AT, n, 0), y, gn_like_at(GN__AT, y, 0));
+}
+
 static gn_tensor gn__roi_refusal(const char *file, int line, const gn_tensor in[3], const gn__type t[3],
                                  const gn_roi_align_desc *d) {
     const gn_shape *x = &t[0].shape, *r = &t[1].shape, *w = &t[2].shape;
+    int64_t most = d->adaptive ? 1024 : 64;
     if (x->rank != 4 || r->rank != 2 || w->rank != 1)
         return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_RANK,
                           "roi_align takes x (N,C,H,W), regions (R,4) and the images (R) that they are of");
@@ -44515,10 +44564,15 @@ static gn_tensor gn__roi_refusal(const char *file, int line, const gn_tensor in[
         return gn__refuse(
             GN__AT, in[0].ctx, in, 3, GN_BAD_SHAPE,
             "roi_align takes x (N,C,H,W) with elements, regions (R,4) and the images (R) that they are of");
-    if (d->height < 1 || d->height > 65536 || d->width < 1 || d->width > 65536 || d->samples < 1 || d->samples > 64)
+    if (d->height < 1 || d->height > 65536 || d->width < 1 || d->width > 65536 || d->samples < 0 || d->samples > most)
         return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_ARGUMENT,
-                          "roi_align: %lld by %lld cells of %lld samples each way: 1 to 65536, of 1 to 64",
-                          (long long)d->height, (long long)d->width, (long long)d->samples);
+                          "roi_align: %lld by %lld cells of %lld samples each way: 1 to 65536, of 1 to %lld",
+                          (long long)d->height, (long long)d->width, (long long)d->samples, (long long)most);
+    if (!d->samples && (x->dims[2] > most * d->height || x->dims[3] > most * d->width))
+        return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_ARGUMENT,
+                          "roi_align: %lld by %lld cells of an image are more than %lld elements long: give a bound of "
+                          "adaptive samples by `samples`",
+                          (long long)d->height, (long long)d->width, (long long)most);
     return GN_NONE;
 }
 
@@ -44533,23 +44587,32 @@ gn_tensor gn_roi_align_at(const char *file, int line, gn_tensor x, gn_tensor roi
         return bad;
     if (!d.height) d.height = 1;
     if (!d.width) d.width = 1;
-    if (!d.samples) d.samples = 2;
+    if (!d.samples && !d.adaptive) d.samples = 2;
     if (d.scale == 0) d.scale = 1;
     bad = gn__roi_refusal(GN__AT, in, t, &d);
     if (bad.ctx) return bad;
     int64_t N = t[0].shape.dims[0], C = t[0].shape.dims[1], H = t[0].shape.dims[2], W = t[0].shape.dims[3],
             R = t[1].shape.dims[0];
-    gn_dtype wide = gn__wide_dtype(t[0].dtype);
     gn_tensor rows = gn_permute_at(GN__AT, gn__widened(GN__AT, x), GN_AXES(0, 2, 3, 1)), base;
     rows = gn_reshape_at(GN__AT, rows, GN_SHAPE(N * H * W, C));
     rois = gn__widened(GN__AT, rois);
-    base = gn_reshape_at(GN__AT, gn__to_dtype(GN__AT, which, GN_I64), GN_SHAPE(R, 1, 1));
+    gn__roi_axis axis[2] = { { .cells = d.height }, { .cells = d.width } };
+    for (int i = 0; i < 2; i++) {
+        axis[i].regions = R;
+        axis[i].samples = d.samples;
+        axis[i].dtype = gn__wide_dtype(t[0].dtype);
+        axis[i] = gn__roi_places(GN__AT, rois, 1 - i, axis[i], i ? W : H, &d);
+    }
+    which = gn__to_dtype(GN__AT, which, GN_I64);
+    if (d.adaptive) /* past the bound: an image that is not there */
+        which = gn_where_at(GN__AT, gn_logical_and_at(GN__AT, axis[0].bound, axis[1].bound), which,
+                            gn_like_at(GN__AT, which, (double)N));
+    base = gn_reshape_at(GN__AT, which, GN_SHAPE(R, 1, 1));
     base = gn_mul_at(GN__AT, base, gn_like_at(GN__AT, base, (double)(H * W)));
-    const gn__roi_axis axis[2] = { gn__roi_places(GN__AT, rois, 1, d.height, H, &d, wide),
-                                   gn__roi_places(GN__AT, rois, 0, d.width, W, &d, wide) };
-    gn_shape shape = GN_SHAPE(R, d.height, d.samples, d.width, d.samples, C);
+    gn_shape shape = GN_SHAPE(R, d.height, axis[0].samples, d.width, axis[1].samples, C);
     gn_tensor y = gn__roi_samples(GN__AT, rows, base, axis, &shape, W, d.largest);
-    y = d.largest ? gn_max_at(GN__AT, y, GN_AXES(2, 4), false) : gn_mean_at(GN__AT, y, GN_AXES(2, 4), false);
+    if (d.adaptive) y = gn__roi_adaptive(GN__AT, y, axis, d.largest);
+    else y = d.largest ? gn_max_at(GN__AT, y, GN_AXES(2, 4), false) : gn_mean_at(GN__AT, y, GN_AXES(2, 4), false);
     return gn__to_dtype(GN__AT, gn_permute_at(GN__AT, y, GN_AXES(0, 3, 1, 2)), t[0].dtype);
 }
 

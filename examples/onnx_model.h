@@ -102,7 +102,10 @@ static inline bool om_results(onnx_session *s, const om_job *job) {
             om_shape(name, onnx_type_name(t.type), t.rank, t.dims);
             for (char *c = name; *c; c++)
                 if (*c == '/') *c = '_'; /* names become files of the folder */
-            snprintf(path, sizeof path, n > 1 ? "%s/%s.%d.npy" : "%s/%s.npy", job->out ? job->out : "", name, k);
+            const char *form = onnx_result_is_map(s, i) ? k ? "%s/%s.values.npy" : "%s/%s.keys.npy"
+                               : n > 1                  ? "%s/%s.%d.npy"
+                                                        : "%s/%s.npy";
+            snprintf(path, sizeof path, form, job->out ? job->out : "", name, k);
             if (job->out && !of_write_npy(path, &t, error)) return fprintf(stderr, "%s\n", error), false;
         }
     }
@@ -219,6 +222,9 @@ static inline bool om_run(gn_ctx *g, const om_job *job) {
     if (ok) om_recognise(s, recognised, sizeof recognised);
     if (ok && !onnx_run(s, error)) ok = (fprintf(stderr, "%s\n", error), false);
     if (ok) om_table(s, g, recognised, ex_now() - begin);
+    if (ok && onnx_get_counts(s).odd_shapes)
+        fprintf(stderr, "warning: %lld values have other shapes than the file declares, the first: %s\n",
+                (long long)onnx_get_counts(s).odd_shapes, onnx_odd_shape(s));
     ok = ok && om_results(s, job) && (!job->bench || om_bench(s));
     onnx_session_close(s);
     for (int i = 0; owners && i < n; i++) free(owners[i]);

@@ -725,6 +725,11 @@ TEST(matrices_and_regions_refuse_what_their_comments_exclude) {
     REFUSED(gn_roi_align(image, rois, three, NULL), GN_BAD_DTYPE);
     REFUSED(gn_roi_align(image, floats(GN_SHAPE(2, 4)), one, NULL), GN_BAD_SHAPE);
     REFUSED(gn_roi_align(image, rois, one, &(gn_roi_align_desc){ .samples = 65 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_roi_align(image, rois, one, &(gn_roi_align_desc){ .samples = -1 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_roi_align(image, rois, one, &(gn_roi_align_desc){ .samples = 1025, .adaptive = true }), GN_BAD_ARGUMENT);
+    REFUSED(gn_roi_align(gn_full(f.ctx, GN_F32, GN_SHAPE(1, 1, 1, 1025), 0), rois, one,
+                         &(gn_roi_align_desc){ .adaptive = true }),
+            GN_BAD_ARGUMENT);
     REFUSED(gn_deform_conv(image, taps, f, none, none, NULL), GN_BAD_RANK);
     REFUSED(gn_deform_conv(image, taps, floats(GN_SHAPE(1, 3, 2, 3)), none, none, NULL), GN_BAD_SHAPE);
     REFUSED(gn_deform_conv(image, taps, image, none, none, &(gn_conv_desc){ .transposed = true }), GN_BAD_ARGUMENT);

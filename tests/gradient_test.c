@@ -325,16 +325,21 @@ BUILD(b_grid_cubic, GRID_SAMPLE(.cubic = true))
 BUILD(b_grid_cubic_edge, GRID_SAMPLE(.cubic = true, .padding = GN_GRID_EDGE))
 BUILD(b_grid_cubic_reflect, GRID_SAMPLE(.cubic = true, .padding = GN_GRID_REFLECT, .corners = true))
 /* Two images and three regions, one of which reaches outside. */
-static gn_tensor regions_of(const gn_tensor *in, bool half_pixel, bool largest) {
+static gn_tensor regions_of(const gn_tensor *in, bool half_pixel, bool largest, bool adaptive) {
     static const double rois[12] = { 0.3, 0.4, 3.7, 2.9, -3.2, 1.1, 2.2, 6.3, 1.6, 0.2, 2.1, 3.3 };
     static const int32_t which[3] = { 0, 1, 1 };
-    gn_roi_align_desc d = { .height = 2, .width = 3, .scale = 0.9, .half_pixel = half_pixel, .largest = largest };
+    gn_roi_align_desc d = {
+        .height = 2, .width = 3, .scale = 0.9, .half_pixel = half_pixel, .largest = largest, .adaptive = adaptive
+    };
+    d.samples = adaptive ? 3 : 0;
     gn_ctx *c = in[0].ctx;
     return gn_roi_align(in[0], gn_data(c, GN_F64, GN_SHAPE(3, 4), rois), gn_data(c, GN_I32, GN_SHAPE(3), which), &d);
 }
-BUILD(b_roi_align, regions_of(in, true, false))
-BUILD(b_roi_align_whole, regions_of(in, false, false))
-BUILD(b_roi_align_largest, regions_of(in, true, true))
+BUILD(b_roi_align, regions_of(in, true, false, false))
+BUILD(b_roi_align_whole, regions_of(in, false, false, false))
+BUILD(b_roi_align_largest, regions_of(in, true, true, false))
+BUILD(b_roi_align_adaptive, regions_of(in, true, false, true))
+BUILD(b_roi_align_adaptive_largest, regions_of(in, false, true, true))
 BUILD(b_affine_grid, gn_affine_grid(in[0], GN_SHAPE(2, 3), false))
 BUILD(b_depth_to_space, gn_depth_to_space(in[0], 2, true))
 BUILD(b_space_to_depth, gn_space_to_depth(in[0], 2, false))
@@ -561,6 +566,8 @@ static const problem problems[] = {
     { "roi_align", "half pixels", 1, { S(2, 2, 4, 5) }, { 0 }, b_roi_align, 0 },
     { "roi_align", "whole pixels", 1, { S(2, 2, 4, 5) }, { 0 }, b_roi_align_whole, 0 },
     { "roi_align", "the largest share", 1, { S(2, 2, 4, 5) }, { 0 }, b_roi_align_largest, 0 },
+    { "roi_align", "adaptive", 1, { S(2, 2, 4, 5) }, { 0 }, b_roi_align_adaptive, 0 },
+    { "roi_align", "adaptive, the largest share", 1, { S(2, 2, 4, 5) }, { 0 }, b_roi_align_adaptive_largest, 0 },
     { "affine_grid", "two axes", 1, { S(1, 2, 3) }, { 0 }, b_affine_grid, 0 },
     { "depth_to_space", "channels first", 1, { S(1, 8, 1, 2) }, { 0 }, b_depth_to_space, 0 },
     { "space_to_depth", "blocks of two", 1, { S(1, 1, 2, 4) }, { 0 }, b_space_to_depth, 0 },

@@ -726,6 +726,301 @@ TEST(trees_that_lead_back_or_lie_are_refused) {
     }
 }
 
+/* The lines about a model of that graph that its session gives before anything is built. */
+static const char *listed(const bytes *m) {
+    static char text[4096];
+    FILE *f = fmemopen(text, sizeof text, "w");
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    onnx *o = onnx_open(file_of("model.onnx", m->at, m->n), error);
+    onnx_session *s = o ? onnx_session_open(o, g, f, error) : NULL;
+    CHECK(o && !s);
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(g);
+    fclose(f);
+    return text;
+}
+
+/* ---- ai.onnx.ml ---- */
+
+/* An attribute "name" of text, of ints (i:) or of floats (f:), separated by commas: "norm=L1", "labels=i:1,2". */
+static void put_spec(bytes *n, const char *spec) {
+    char name[64], one[64];
+    bytes a = { .n = 0 };
+    size_t length = strcspn(spec, "=");
+    snprintf(name, sizeof name, "%.*s", (int)length, spec);
+    const char *p = spec + length + 1;
+    bool ints = p[0] == 'i' && p[1] == ':', floats = p[0] == 'f' && p[1] == ':', texts = p[0] == 's' && p[1] == ':';
+    put_text(&a, 1, name);
+    if (!ints && !floats && !texts) put_text(&a, 4, p);
+    for (p += 2; (ints || floats || texts) && *p; p += strcspn(p, ","), p += *p == ',') {
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
+        float v = (float)atof(one);
+        if (ints) put_number(&a, 8, (uint64_t)atoll(one));
+        else if (texts) put_text(&a, 9, one);
+        else put_bytes(&a, 7, &v, sizeof v);
+    }
+    put_message(n, 5, &a);
+}
+
+/* y = op(x) of ai.onnx.ml with attributes that are separated by spaces. */
+static bytes ml_model(const char *op, const char *in, const char *specs, int version) {
+    bytes n = node(op, in, "y"), set = { .n = 0 };
+    put_text(&n, 7, "ai.onnx.ml");
+    for (const char *p = specs; *p; p += strcspn(p, " "), p += *p == ' ') {
+        char one[400];
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(p, " "), p);
+        put_spec(&n, one);
+    }
+    bytes m = simple(&n, NULL, 18);
+    put_text(&set, 1, "ai.onnx.ml");
+    put_number(&set, 2, (uint64_t)version);
+    put_message(&m, 8, &set);
+    return m;
+}
+
+#define TREE_MODES \
+    "nodes_treeids=i:3,3,3 nodes_nodeids=i:0,1,2 nodes_modes=s:BRANCH_LEQ,LEAF,LEAF nodes_values=f:1.5,0,0 "
+#define TREE_NODES TREE_MODES "nodes_truenodeids=i:1,0,0 nodes_falsenodeids=i:2,0,0 "
+#define TREE TREE_NODES "nodes_featureids=i:1,0,0 "
+#define LEAVES(kind) kind "_treeids=i:3,3 " kind "_nodeids=i:1,2 " kind "_ids=i:0,0 " kind "_weights=f:5,7"
+
+TEST(models_of_attributes_are_computed) {
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    bytes m = ml_model("Scaler", "x", "offset=f:1,1 scale=f:2,3", 1);
+    CHECK_VALUES(run(&m, dims, 1, counting, &t, y), y, 0, 3);
+    m = ml_model("TreeEnsembleRegressor", "x", TREE LEAVES("target"), 3);
+    CHECK_VALUES(run(&m, dims, 1, counting, &t, y), y, 7); /* 2 is more than 1.5 */
+    m = ml_model("TreeEnsembleClassifier", "x", TREE LEAVES("class") " classlabels_int64s=i:8,9", 3);
+    CHECK_VALUES(run(&m, dims, 1, counting, &t, y), y, 9);
+}
+
+/* An op's model that is refused. */
+typedef struct ml_refusal {
+    const char *op, *specs, *why;
+} ml_refusal;
+
+static void check_refused(const ml_refusal *wrong, int n) {
+    for (int i = 0; i < n; i++) {
+        bytes m = ml_model(wrong[i].op, "x", wrong[i].specs, 4);
+        refused(&m, wrong[i].why);
+    }
+}
+
+TEST(attributes_of_models_that_do_not_fit_are_refused) {
+    static const ml_refusal wrong[] = {
+        { "Scaler", "offset=f:1,2,3", "3 numbers in 'offset', 2 are needed" },
+        { "Normalizer", "norm=L3", "known are MAX, L1, L2" },
+        { "Imputer", "imputed_value_int64s=i:1", "no value for FLOAT to put in" },
+        { "FeatureVectorizer", "inputdimensions=i:1,2", "2 numbers in 'inputdimensions', 1 are needed" },
+        { "FeatureVectorizer", "inputdimensions=i:-1", "input 0 of width -1" },
+        { "LabelEncoder", "keys_floats=f:1,2 values_int64s=i:1", "2 keys and 1 values" },
+        { "LabelEncoder", "keys_int64s=i:1 values_int64s=i:1", "keys of another type than FLOAT" },
+        { "LabelEncoder", "keys_floats=f:1", "none of 'values_int64s', 'values_floats' and 'values_tensor'" },
+        { "LabelEncoder", "keys_strings=s:a values_int64s=i:1", "'keys_strings': strings are not held" },
+        { "OneHotEncoder", "cats_strings=s:a", "'cats_strings': strings are not held" },
+        { "LinearRegressor", "coefficients=f:1,2,3", "3 numbers in 'coefficients', 2 are needed" },
+        { "LinearRegressor", "coefficients=f:1,2 post_transform=odd", "known are NONE, SOFTMAX" },
+        { "LinearClassifier", "coefficients=f:1,2 intercepts=f:1 classlabels_ints=i:1", "1 labels of 1 intercepts" },
+        { "LinearClassifier", "coefficients=f:1,2 intercepts=f:1", "there are no 'classlabels_ints'" },
+        { "SVMRegressor", "coefficients=f:1,2 rho=f:1,2", "2 numbers in 'rho', 1 are needed" },
+        { "SVMRegressor", "coefficients=f:1,2 rho=f:1 post_transform=LOGISTIC", "only the post_transform NONE" },
+        { "SVMClassifier", "classlabels_ints=i:1,2 vectors_per_class=i:1,-1", "-1 vectors of class 1" },
+        { "SVMClassifier", "classlabels_ints=i:1,2 vectors_per_class=i:1", "1 numbers in 'vectors_per_class'" },
+        { "SVMClassifier", "classlabels_ints=i:1,2 vectors_per_class=i:1,1 coefficients=f:1", "1 coefficients, 2 are" },
+        { "SVMClassifier",
+          "classlabels_ints=i:1,2 vectors_per_class=i:1,1 coefficients=f:1,2 rho=f:1 support_vectors=f:1",
+          "1 numbers in 'support_vectors', 4 are needed" },
+        { "ZipMap", "classlabels_int64s=i:1,2,3", "3 keys of 2 values" },
+        { "ZipMap", "", "there are no 'classlabels_int64s'" },
+        { "CastMap", "", "input 0 is no map" },
+        { "DictVectorizer", "int64_vocabulary=i:1", "input 0 is no map" },
+    };
+    check_refused(wrong, TEST_COUNT(wrong));
+}
+
+TEST(trees_of_old_versions_that_do_not_fit_are_refused) {
+    static const ml_refusal wrong[] = {
+        { "TreeEnsembleRegressor", TREE_NODES "nodes_featureids=i:2,0,0 " LEAVES("target"), "asks for feature 2 of 2" },
+        { "TreeEnsembleRegressor", TREE_NODES "nodes_featureids=i:1,0 " LEAVES("target"),
+          "2 numbers in 'nodes_featur" },
+        { "TreeEnsembleRegressor",
+          TREE_MODES "nodes_truenodeids=i:0,0,0 nodes_falsenodeids=i:2,0,0 nodes_featureids=i:1,0,0 " LEAVES("target"),
+          "that lead back" },
+        { "TreeEnsembleRegressor",
+          TREE_MODES "nodes_truenodeids=i:5,0,0 nodes_falsenodeids=i:2,0,0 nodes_featureids=i:1,0,0 " LEAVES("target"),
+          "tree 3 has no node 5" },
+        { "TreeEnsembleRegressor",
+          "nodes_treeids=i:3,3 nodes_nodeids=i:1,1 nodes_modes=s:LEAF,LEAF nodes_values=f:0,0 "
+          "nodes_truenodeids=i:0,0 nodes_falsenodeids=i:0,0 nodes_featureids=i:0,0",
+          "node 1 of tree 3 is there twice" },
+        { "TreeEnsembleRegressor",
+          "nodes_treeids=i:3 nodes_nodeids=i:1 nodes_modes=s:ODD nodes_values=f:0 "
+          "nodes_truenodeids=i:0 nodes_falsenodeids=i:0 nodes_featureids=i:0",
+          "node 0 has the mode 'ODD'" },
+        { "TreeEnsembleRegressor", "nodes_treeids=i:", "there are no nodes" },
+        { "TreeEnsembleRegressor", TREE "target_treeids=i:3 target_nodeids=i:4 target_ids=i:0 target_weights=f:5",
+          "tree 3 has no node 4" },
+        { "TreeEnsembleRegressor", TREE "target_treeids=i:3 target_nodeids=i:1 target_ids=i:1 target_weights=f:5",
+          "there is no target 1" },
+        { "TreeEnsembleRegressor",
+          TREE "target_treeids=i:3,3 target_nodeids=i:1,1 target_ids=i:0,0 target_weights=f:5,6",
+          "two weights of one target" },
+        { "TreeEnsembleRegressor", TREE LEAVES("target") " base_values=f:1,2", "2 numbers in 'base_values', 1 are" },
+        { "TreeEnsembleClassifier",
+          TREE "class_treeids=i:3,3 class_nodeids=i:1,2 class_ids=i:0,1 class_weights=f:5,6 classlabels_int64s=i:8,9",
+          "weights for both" },
+        { "TreeEnsembleClassifier", TREE LEAVES("class") " classlabels_strings=s:a,b", "strings are not held" },
+    };
+    check_refused(wrong, TEST_COUNT(wrong));
+}
+
+/* Regions of no size, or of too many samples, whose counts are read while the step is built. */
+TEST(regions_without_a_size_are_refused) {
+    static const struct {
+        float region[5];
+        const char *op, *why;
+    } wrong[] = { { { 0, 0, 2048, 1, 0 }, "RoiAlign", "region 0 takes 2048 samples a cell: at most 1024" },
+                  { { 0, 0, NAN, 1, 0 }, "RoiAlign", "region 0 takes nan samples" },
+                  { { 2, 0, 0, 1, 1 }, "MaxRoiPool", "region 0 is of image 2" },
+                  { { -1, 0, 0, 1, 1 }, "MaxRoiPool", "region 0 is of image -1" },
+                  { { 0, 0, 0, NAN, 1 }, "MaxRoiPool", "has no size" },
+                  { { 0, 0, 0, 1e30f, 1 }, "MaxRoiPool", "has no size" } };
+    static const int64_t dims[] = { 1, 1, 2, 2 }, one[] = { 1 };
+    for (int i = 0; i < TEST_COUNT(wrong); i++) {
+        bool align = wrong[i].op[0] == 'R';
+        const int64_t shape[] = { 1, align ? 4 : 5 };
+        bytes n = node(wrong[i].op, align ? "x,r,w" : "x,r", "y"), r = tensor("r", 1, shape, 2),
+              w = tensor("w", 7, one, 1), g = body_of(&n, 1, "", "y"), x = value("x", 1, dims, 4);
+        double y[64];
+        onnx_tensor t;
+        if (!align) {
+            put_ints(&n, "pooled_shape", (const int64_t[]){ 1, 1 }, 2, true);
+            g = body_of(&n, 1, "", "y");
+        }
+        put_bytes(&r, 9, wrong[i].region, align ? 16 : 20);
+        put_bytes(&w, 9, "\0\0\0\0\0\0\0\0", 8);
+        put_message(&g, 5, &r);
+        put_message(&g, 5, &w);
+        put_message(&g, 11, &x);
+        bytes m = model_of(&g, 16);
+        CHECK_INT(run(&m, dims, 4, counting, &t, y), -1);
+        if (!strstr(error, wrong[i].why)) test_fail(__FILE__, __LINE__, "'%s' does not say '%s'", error, wrong[i].why);
+    }
+}
+
+/* ---- what is declared ---- */
+
+/* A value's declaration as a map from `key`, or as a sequence of those. */
+static bytes map_value(const char *name, int key, bool many) {
+    bytes v = { .n = 0 }, tensor_type = { .n = 0 }, of = { .n = 0 }, map = { .n = 0 }, type = { .n = 0 };
+    put_number(&tensor_type, 1, ONNX_FLOAT);
+    put_message(&of, 1, &tensor_type);
+    put_number(&map, 1, (uint64_t)key);
+    put_message(&map, 2, &of);
+    put_message(&type, 5, &map);
+    if (many) {
+        bytes inner = { .n = 0 }, outer = { .n = 0 };
+        put_message(&inner, 1, &type);
+        put_message(&outer, 4, &inner);
+        type = outer;
+    }
+    put_text(&v, 1, name);
+    put_message(&v, 2, &type);
+    return v;
+}
+
+/* y = ZipMap(x), and its declaration. */
+static bytes zipped(const bytes *declared) {
+    static const int64_t dims[] = { 2 };
+    bytes n = node("ZipMap", "x", "y"), g = { .n = 0 }, x = value("x", 1, dims, 1), set = { .n = 0 };
+    put_text(&n, 7, "ai.onnx.ml");
+    put_spec(&n, "classlabels_int64s=i:5,3");
+    put_message(&g, 1, &n);
+    put_message(&g, 11, &x);
+    put_message(&g, 12, declared);
+    bytes m = model_of(&g, 18);
+    put_text(&set, 1, "ai.onnx.ml");
+    put_number(&set, 2, 1);
+    put_message(&m, 8, &set);
+    return m;
+}
+
+TEST(maps_are_results_of_keys_and_values_as_they_are_declared) {
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    bytes v = map_value("y", ONNX_INT64, true), m = zipped(&v);
+    CHECK_VALUES(run(&m, dims, 1, counting, &t, y), y, 3, 5); /* the keys, in order */
+    v = map_value("y", ONNX_INT64, false);
+    m = zipped(&v);
+    refused(&m, "it makes 'y' as a sequence of maps of INT64 to FLOAT, declared is maps to FLOAT");
+    v = map_value("y", ONNX_STRING, true);
+    m = zipped(&v);
+    refused(&m, "it makes 'y' as a sequence of maps of INT64");
+    v = value("y", 1, dims, 1);
+    m = zipped(&v);
+    refused(&m, "declared is FLOAT");
+    bytes n = node("Neg", "x", "y"), g = body_of(&n, 1, "", "y"), x = map_value("x", ONNX_INT64, false);
+    put_message(&g, 11, &x);
+    m = model_of(&g, 18);
+    CHECK(strstr(listed(&m), "input 'x': maps are not given from outside: cut the graph behind"));
+    bytes cut = { .n = 0 }, type = { .n = 0 };
+    put_bytes(&type, 5, "\x12\x7f", 2); /* a map type whose value type is longer than it */
+    put_text(&cut, 1, "x");
+    put_message(&cut, 2, &type);
+    g = body_of(&n, 1, "", "y");
+    put_message(&g, 11, &cut);
+    m = model_of(&g, 18);
+    refused(&m, "a field of a map type is cut");
+}
+
+/* y = Abs(Neg(x)): what the graph says of the value between them, of an initialiser, and of what a branch makes. */
+TEST(values_of_another_type_than_their_graph_declares_are_refused) {
+    static const int64_t two[] = { 2 }, three[] = { 3 };
+    bytes nodes[] = { node("Neg", "x", "a"), node("Abs", "a", "y") }, x = value("x", 1, two, 1);
+    for (int i = 0; i < 3; i++) { /* as it is, another type, another shape */
+        bytes g = body_of(nodes, 2, "", "y"),
+              a = value("a", i == 1 ? ONNX_DOUBLE : ONNX_FLOAT, i == 2 ? three : two, 1);
+        put_message(&g, 11, &x);
+        put_message(&g, 13, &a);
+        bytes m = model_of(&g, 13);
+        if (i == 1) {
+            refused(&m, "node 'a' (Neg, version 13): it makes 'a' as FLOAT, declared is DOUBLE");
+            continue;
+        }
+        gn_ctx *ctx = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+        onnx *o = onnx_open(file_of("model.onnx", m.at, m.n), error);
+        onnx_session *s = onnx_session_open(o, ctx, NULL, error);
+        onnx_tensor in = { .type = ONNX_FLOAT, .rank = 1, .dims = { 2 }, .data = counting };
+        CHECK(onnx_bind(s, "x", &in, error) && onnx_build(s, error));
+        CHECK_INT(onnx_get_counts(s).odd_shapes, i == 2);
+        CHECK_STR(onnx_odd_shape(s), i == 2 ? "node '' (Neg): it makes 'a' of shape (2), declared is (3)" : "");
+        onnx_session_close(s);
+        onnx_close(o);
+        gn_close(ctx);
+    }
+    bytes w = tensor("w", 1, two, 1), integer = value("w", ONNX_INT64, two, 1), n = node("Add", "x,w", "y");
+    put_bytes(&w, 9, "\0\0\x80\x3f\0\0\0\x40", 8);
+    bytes g = body_of(&n, 1, "", "y");
+    put_message(&g, 5, &w);
+    put_message(&g, 11, &x);
+    put_message(&g, 11, &integer);
+    bytes m = model_of(&g, 13);
+    refused(&m, "the initialiser 'w' is FLOAT, declared is INT64");
+    bytes yes = { .n = 0 }, one = node("Neg", "x", "z"), z = value("z", ONNX_INT32, two, 1);
+    put_message(&yes, 1, &one);
+    put_message(&yes, 12, &z);
+    bytes choose = node("If", "w", "y"), flag = tensor("w", ONNX_BOOL, NULL, 0);
+    put_bytes(&flag, 9, "\1", 1);
+    put_attribute(&choose, "then_branch", 6, yes.at, yes.n, 0);
+    put_attribute(&choose, "else_branch", 6, yes.at, yes.n, 0);
+    m = simple(&choose, &flag, 13);
+    refused(&m, "node 'z' (Neg, version 13): it makes 'z' as FLOAT, declared is INT32");
+}
+
 TEST(what_cannot_be_built_is_refused_by_name) {
     static const int64_t two[] = { 2 }, three[] = { 3 };
     bytes n = node("Frobnicate", "x", "y"), m = simple(&n, NULL, 13);
@@ -750,21 +1045,6 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     put_bytes(&w, 9, "12345678", 8);
     m = simple(&n, &w, 13);
     refused(&m, "byte 28: the dimensions' product is too large");
-}
-
-/* The lines about a model of that graph that its session gives before anything is built. */
-static const char *listed(const bytes *m) {
-    static char text[4096];
-    FILE *f = fmemopen(text, sizeof text, "w");
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
-    onnx *o = onnx_open(file_of("model.onnx", m->at, m->n), error);
-    onnx_session *s = o ? onnx_session_open(o, g, f, error) : NULL;
-    CHECK(o && !s);
-    onnx_session_close(s);
-    onnx_close(o);
-    gn_close(g);
-    fclose(f);
-    return text;
 }
 
 TEST(attributes_of_values_that_are_not_known_are_refused) {
@@ -879,7 +1159,7 @@ TEST(models_that_lie_are_refused) {
     put_message(&g, 11, &x);
     put_message(&g, 12, &integer);
     bytes m = model_of(&g, 13);
-    refused(&m, "output 'y' is declared as INT64, but FLOAT is computed");
+    refused(&m, "node 'y' (Neg, version 13): it makes 'y' as FLOAT, declared is INT64");
     bytes n = node("Relu", "x,w", "y");
     m = simple(&n, &w, 13);
     refused(&m, "node 'y' (Relu, version 13): 2 inputs, the op takes 1");
@@ -1020,6 +1300,12 @@ int main(int argc, char **argv) {
         TEST_ENTRY(constants_are_folded_up_to_64_mib),
         TEST_ENTRY(trees_lead_to_leaves_and_their_results_are_transformed),
         TEST_ENTRY(trees_that_lead_back_or_lie_are_refused),
+        TEST_ENTRY(models_of_attributes_are_computed),
+        TEST_ENTRY(attributes_of_models_that_do_not_fit_are_refused),
+        TEST_ENTRY(trees_of_old_versions_that_do_not_fit_are_refused),
+        TEST_ENTRY(regions_without_a_size_are_refused),
+        TEST_ENTRY(maps_are_results_of_keys_and_values_as_they_are_declared),
+        TEST_ENTRY(values_of_another_type_than_their_graph_declares_are_refused),
         TEST_ENTRY(what_cannot_be_built_is_refused_by_name),
         TEST_ENTRY(attributes_of_values_that_are_not_known_are_refused),
         TEST_ENTRY(every_op_has_a_row_of_its_inputs_and_attributes),

@@ -397,36 +397,40 @@ static double roi_sample(const double *plane, int64_t h, int64_t w, double y, do
 static double roi_cell(const double *plane, int64_t h, int64_t w, const double roi[4], const gn_roi_align_desc *d,
                        int64_t row, int64_t column) {
     double low[2], cell[2], sum = 0, most = -INFINITY;
+    int64_t n[2];
     for (int i = 0; i < 2; i++) { /* x, then y */
         double from = roi[i] * d->scale - (d->half_pixel ? 0.5 : 0), to = roi[i + 2] * d->scale;
         double length = to - (d->half_pixel ? 0.5 : 0) - from;
         cell[i] = (d->half_pixel ? length : fmax(length, 1)) / (double)(i ? d->height : d->width);
         low[i] = from + cell[i] * (double)(i ? row : column);
+        n[i] = d->adaptive ? (int64_t)fmax(ceil(cell[i]), 0) : d->samples;
     }
-    for (int64_t i = 0; i < d->samples * d->samples; i++) {
-        double y = low[1] + cell[1] * ((double)(i / d->samples) + 0.5) / (double)d->samples,
-               x = low[0] + cell[0] * ((double)(i % d->samples) + 0.5) / (double)d->samples;
+    for (int64_t i = 0; i < n[0] * n[1]; i++) {
+        double y = low[1] + cell[1] * ((double)(i / n[0]) + 0.5) / (double)n[1],
+               x = low[0] + cell[0] * ((double)(i % n[0]) + 0.5) / (double)n[0];
         double v = roi_sample(plane, h, w, y, x, d->largest);
         sum += v;
         most = fmax(most, v);
     }
-    return d->largest ? most : sum / (double)(d->samples * d->samples);
+    if (n[0] * n[1] == 0) return 0;
+    return d->largest ? most : sum / (double)(n[0] * n[1]);
 }
 
 TEST(regions_of_images_are_averaged) {
-    enum { N = 2, C = 3, H = 5, W = 6, R = 5, ROWS = 2, COLUMNS = 3, CELLS = ROWS * COLUMNS };
-    static const int32_t which[R] = { 0, 1, 1, 0, 1 };
-    /* inside, reaching outside, small, far outside, of no size */
-    static const double rois[R * 4] = { 0.5, 1.25, 4,  3.5, -3.25, -2, 9.5, 8, 2.2, 1.1,
-                                        2.6, 1.4,  20, 20,  24,    30, 3,   2, 3,   2 };
+    enum { N = 2, C = 3, H = 5, W = 6, R = 6, ROWS = 2, COLUMNS = 3, CELLS = ROWS * COLUMNS };
+    static const int32_t which[R] = { 0, 1, 1, 0, 1, 0 };
+    /* inside, reaching outside, small, far outside, of no size, turned round */
+    static const double rois[R * 4] = { 0.5, 1.25, 4,  3.5, -3.25, -2, 9.5, 8, 2.2, 1.1, 2.6, 1.4,
+                                        20,  20,   24, 30,  3,     2,  3,   2, 4.5, 4,   1,   2 };
     if (!begin()) return;
-    for (int k = 0; k < 12; k++) {
+    for (int k = 0; k < 16; k++) {
         gn_roi_align_desc d = { .height = ROWS,
                                 .width = COLUMNS,
-                                .samples = k / 4 + 1,
+                                .samples = k / 4 == 3 ? 5 : k / 4 + 1, /* region 1 and 3 are ten high */
                                 .scale = k / 4 == 2 ? 0.75 : 1,
                                 .half_pixel = k & 1,
-                                .largest = k & 2 };
+                                .largest = k & 2,
+                                .adaptive = k / 4 == 3 };
         fill(N * C * H * W);
         for (int i = 0; i < R * C * CELLS; i++) {
             int r = i / CELLS / C;
@@ -436,6 +440,43 @@ TEST(regions_of_images_are_averaged) {
         gn_tensor y = gn_roi_align(tensor(GN_F64, GN_SHAPE(N, C, H, W), given), tensor(GN_F64, GN_SHAPE(R, 4), rois),
                                    gn_data_copy(g, GN_I32, GN_SHAPE(R), which), &d);
         if (reads(y, R * C * CELLS)) close_to("roi_align", R * C * CELLS, 1e-12);
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+/* A bound of 0 is the image: a region of its size is read, a longer one is none of the images. */
+TEST(adaptive_samples_past_their_bound_are_an_error_at_the_read) {
+    static const double rois[4][4] = { { 0, 0, 6, 4 }, { 0, 0, 6.1, 4 }, { 0, 0, 6, 4.5 }, { 0, (double)NAN, 6, 4 } };
+    const int32_t first = 0;
+    for (int i = 0; i < 5; i++) { /* the last one with a bound of its own */
+        if (!begin()) return;
+        gn_roi_align_desc d = {
+            .height = 2, .width = 3, .half_pixel = true, .adaptive = true, .samples = i == 4 ? 3 : 0
+        };
+        fill(24);
+        gn_tensor y = gn_roi_align(tensor(GN_F64, GN_SHAPE(1, 1, 4, 6), given),
+                                   tensor(GN_F64, GN_SHAPE(1, 4), rois[i == 4 ? 2 : i]),
+                                   gn_data_copy(g, GN_I32, GN_SHAPE(1), &first), &d);
+        double out[6];
+        CHECK_INT(gn_read(y, out, sizeof out), i == 0 || i == 4 ? GN_OK : GN_INDEX_OUT_OF_RANGE);
+        gn_close(g);
+    }
+}
+
+/* What does not count is not looked at: an infinity where only the other region has a sample. */
+TEST(adaptive_samples_of_one_region_are_none_of_the_others) {
+    static const double rois[8] = { 0, 0, 1, 1, 0, 0, 8, 8 };
+    static const int32_t which[2] = { 0, 0 };
+    if (!begin()) return;
+    for (int largest = 0; largest < 2; largest++) {
+        gn_roi_align_desc d = { .half_pixel = true, .adaptive = true, .largest = largest };
+        fill(64);
+        given[63] = given[7] = given[18] = INFINITY;
+        wanted[0] = given[0];
+        gn_tensor y = gn_roi_align(tensor(GN_F64, GN_SHAPE(1, 1, 8, 8), given), tensor(GN_F64, GN_SHAPE(2, 4), rois),
+                                   gn_data_copy(g, GN_I32, GN_SHAPE(2), which), &d);
+        if (reads(gn_slice(y, 0, 0, 1, 1), 1)) close_to("roi_align", 1, 1e-12);
         gn_step(g);
     }
     gn_close(g);
@@ -1158,6 +1199,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(the_grid_of_no_change_gives_the_picture_back),
         TEST_ENTRY(the_grid_of_an_axis_of_one_element_is_its_middle),
         TEST_ENTRY(regions_of_images_are_averaged),
+        TEST_ENTRY(adaptive_samples_past_their_bound_are_an_error_at_the_read),
+        TEST_ENTRY(adaptive_samples_of_one_region_are_none_of_the_others),
         TEST_ENTRY(a_region_of_a_ramp_is_its_middle),
         TEST_ENTRY(taps_at_places_of_their_own_are_convolved),
         TEST_ENTRY(a_tap_half_an_element_away_is_between_two),

@@ -28,7 +28,8 @@
    bounds, where nothing else uses what they take; onnx_counts tells how many did.
 
    Versions: opset 7 to 28 (https://onnx.ai/onnx/operators, wire: https://protobuf.dev/programming-guides/encoding).
-   Not there: strings, complex numbers, sparse tensors, maps, training information. */
+   Maps are those of ai.onnx.ml, from ints to floats; ZipMap makes them, CastMap and DictVectorizer tensors of them.
+   Not there: strings, complex numbers, sparse tensors, maps as inputs, training information. */
 #ifndef ONNX_H
 #define ONNX_H
 
@@ -147,9 +148,12 @@ bool onnx_find(onnx_span *s, uint32_t number, onnx_field *out);
 #include "onnx/ops_recurrent.h"
 #include "onnx/ops_signal.h"
 #include "onnx/ops_selection.h"
+#include "onnx/ops_regions.h"
 #include "onnx/ops_sequence.h"
 #include "onnx/ops_control.h"
 #include "onnx/ops_attention.h"
+#include "onnx/ops_ml.h"
+#include "onnx/ops_maps.h"
 #include "onnx/ops_trees.h"
 #include "onnx/table.h"
 #include "onnx/schema.h"

@@ -10,6 +10,7 @@ static onnx__scope *onnx__new_scope(onnx_session *s, onnx__scope *outer, size_t 
     while (n < names) n *= 2;
     if (outer) *scope = *outer;
     scope->uses = NULL;
+    scope->declared = NULL;
     scope->outer = outer;
     scope->n_buckets = n;
     scope->names = onnx__alloc(s, n * sizeof(onnx__name *));
@@ -37,6 +38,24 @@ static void onnx__define(onnx_session *s, onnx__scope *scope, onnx_span name, on
     onnx__name **bucket = onnx__bucket(scope, name), *n = onnx__alloc(s, sizeof *n);
     *n = (onnx__name){ name, value, *bucket };
     *bucket = n;
+}
+
+/* Keeps what the fields of that number of a graph or function declare. */
+static void onnx__declare(onnx_session *s, onnx__scope *scope, onnx_span message, uint32_t number) {
+    onnx_field f;
+    while (onnx_find(&message, number, &f)) {
+        onnx__declared *d = onnx__alloc(s, sizeof *d);
+        *d = (onnx__declared){ onnx__get(f.bytes, 1).bytes, f.bytes, NULL };
+        if (!scope->declared) scope->declared = onnx__alloc(s, scope->n_buckets * sizeof *scope->declared);
+        onnx__declared **bucket =
+            &scope->declared[onnx__hash(d->name.at, onnx__size(d->name), 7) & (scope->n_buckets - 1)];
+        d->next = *bucket;
+        *bucket = d;
+    }
+}
+
+static void onnx__declare_graph(onnx_session *s, onnx__scope *scope, onnx_span graph) {
+    for (uint32_t number = 11; number <= 13; number++) onnx__declare(s, scope, graph, number);
 }
 
 static onnx__use **onnx__use_of(onnx__scope *scope, onnx_span name) {
@@ -89,13 +108,122 @@ static size_t onnx__count(onnx_span s, uint32_t number) {
     return n;
 }
 
+/* ---- declarations ---- */
+
+static void onnx__read_shape(onnx_span shape, onnx_slot *out) {
+    onnx_field f;
+    out->has_shape = true;
+    while (onnx_find(&shape, 1, &f)) {
+        onnx_field size = onnx__get(f.bytes, 1);
+        if (out->rank == ONNX_RANK) {
+            out->has_shape =
+                false; /* whatever is given has fewer dimensions, and is refused by the node that needs more */
+            return;
+        }
+        out->symbols[out->rank] = onnx__get(f.bytes, 2).bytes;
+        out->dims[out->rank++] = size.at ? (int64_t)size.value : -1;
+    }
+}
+
+static void onnx__read_slot(onnx_span info, onnx_slot *out) {
+    onnx_span type = onnx__get(info, 2).bytes;
+    *out = (onnx_slot){ .name = onnx__get(info, 1).bytes };
+    for (int i = 0; i < 4; i++) {
+        onnx_field optional = onnx__get(type, 9), sequence = onnx__get(type, 4), tensor = onnx__get(type, 1),
+                   map = onnx__get(type, 5);
+        if (optional.at) out->is_optional = true;
+        if (sequence.at) out->is_sequence = true;
+        if (map.at) {
+            uint64_t key = onnx__get(map.bytes, 1).value;
+            out->is_map = true;
+            out->key = key < ONNX_TYPE__COUNT ? (onnx_type)key : ONNX_UNDEFINED;
+            type = onnx__get(map.bytes, 2).bytes;
+            continue;
+        }
+        if (tensor.at) {
+            uint64_t elements = onnx__get(tensor.bytes, 1).value;
+            out->type = elements < ONNX_TYPE__COUNT ? (onnx_type)elements : ONNX_UNDEFINED;
+            onnx_field shape = onnx__get(tensor.bytes, 2);
+            if (shape.at) onnx__read_shape(shape.bytes, out);
+            return;
+        }
+        type = onnx__get(optional.at ? optional.bytes : sequence.bytes, 1).bytes;
+    }
+}
+
+static void onnx__print_shape(char *out, size_t cap, int rank, const int64_t *dims, const onnx_span *symbols) {
+    size_t n = (size_t)snprintf(out, cap, "(");
+    for (int i = 0; i < rank && n < cap; i++)
+        if (dims[i] >= 0 || !symbols) n += (size_t)snprintf(out + n, cap - n, "%s%" PRId64, i ? "," : "", dims[i]);
+        else if (onnx__size(symbols[i]) && onnx__size(symbols[i]) < 40)
+            n += (size_t)snprintf(out + n, cap - n, "%s%.*s", i ? "," : "", ONNX__SHOW(symbols[i]));
+        else n += (size_t)snprintf(out + n, cap - n, "%s?", i ? "," : "");
+    if (n < cap) snprintf(out + n, cap - n, ")");
+}
+
+/* What a graph declares of a name. False: nothing. */
+static bool onnx__declared_slot(const onnx__scope *scope, onnx_span name, onnx_slot *out) {
+    onnx__declared *d = NULL;
+    if (scope->declared) d = scope->declared[onnx__hash(name.at, onnx__size(name), 7) & (scope->n_buckets - 1)];
+    while (d && !onnx__same(d->name, name)) d = d->next;
+    if (d) onnx__read_slot(d->info, out);
+    return d != NULL;
+}
+
+/* Whether a value has the type that is declared. False: `types` has both. */
+static bool onnx__type_fits(const onnx_slot *slot, const onnx__value *v, char types[160]) {
+    const char *many = "a sequence of ";
+    bool is_sequence = v->kind == ONNX__MANY, is_map = v->kind == ONNX__MAP || v->of_maps;
+    bool open = !slot->type && !slot->is_sequence && !slot->is_map, empty = is_sequence && !v->n;
+    if (open || slot->is_optional || v->kind == ONNX__NOTHING) return true;
+    bool same = slot->is_sequence == is_sequence && (empty || slot->is_map == is_map);
+    if (same && (empty || !slot->type || slot->type == v->type) && (!is_map || !slot->key || slot->key == ONNX_INT64))
+        return true;
+    snprintf(types, 160, "%s%s%s, declared is %s%s%s", is_sequence ? many : "", is_map ? "maps of INT64 to " : "",
+             onnx_type_name(v->type), slot->is_sequence ? many : "", slot->is_map ? "maps to " : "",
+             onnx_type_name(slot->type));
+    return false;
+}
+
+/* Refuses a value of another type than its graph declares; one of another shape is counted, as files often have shapes
+   wrong, and nothing goes by them. */
+static void onnx__check_declared(onnx__call *c, const onnx__scope *scope, onnx_span name, const onnx__value *v,
+                                 const char *does) {
+    onnx_slot slot;
+    char types[160], got[200], want[400];
+    if (!onnx__declared_slot(scope, name, &slot)) return;
+    if (!onnx__type_fits(&slot, v, types)) return onnx__no(c, "%s '%.*s' as %s", does, ONNX__SHOW(name), types);
+    bool same = !slot.has_shape || slot.is_optional || v->kind != ONNX__ONE || slot.rank == v->shape.rank;
+    for (int i = 0; same && slot.has_shape && v->kind == ONNX__ONE && !slot.is_optional && i < slot.rank; i++)
+        same = slot.dims[i] < 0 || slot.dims[i] == v->shape.dims[i];
+    if (same || c->s->counts.odd_shapes++) return;
+    onnx__print_shape(got, sizeof got, v->shape.rank, v->shape.dims, NULL);
+    onnx__print_shape(want, sizeof want, slot.rank, slot.dims, slot.symbols);
+    onnx_span node = onnx__get(c->node, 3).bytes;
+    snprintf(c->s->odd_shape, sizeof c->s->odd_shape, "node '%.*s' (%.*s): %s '%.*s' of shape %s, declared is %s",
+             ONNX__SHOW(node), ONNX__SHOW(c->op_name), does, ONNX__SHOW(name), got, want);
+}
+
 /* ---- ops and functions ---- */
 
-static const onnx__op *onnx__find_op(onnx_span domain, onnx_span name) {
-    char text[160];
+/* An op's name as tables have it: with its domain if that is not the standard one. */
+static void onnx__full_name(onnx_span domain, onnx_span name, char out[256]) {
     bool standard = onnx__is_standard(domain);
-    snprintf(text, sizeof text, "%.*s%s%.*s", standard ? 0 : onnx__shown(domain), (const char *)domain.at,
-             standard ? "" : ":", ONNX__SHOW(name));
+    snprintf(out, 256, "%.*s%s%.*s", standard ? 0 : onnx__shown(domain), (const char *)domain.at, standard ? "" : ":",
+             ONNX__SHOW(name));
+}
+
+static const char *onnx__why_not(onnx_span domain, onnx_span name) {
+    char text[256];
+    onnx__full_name(domain, name, text);
+    for (size_t i = 0; i < sizeof onnx__unbuilt / sizeof *onnx__unbuilt; i++)
+        if (!strcmp(onnx__unbuilt[i].name, text)) return onnx__unbuilt[i].why;
+    return "there is no such op here";
+}
+
+static const onnx__op *onnx__find_op(onnx_span domain, onnx_span name) {
+    char text[256];
+    onnx__full_name(domain, name, text);
     for (size_t i = 0; i < sizeof onnx__ops / sizeof *onnx__ops; i++)
         if (!strcmp(onnx__ops[i].name, text)) return &onnx__ops[i];
     return NULL;
@@ -129,6 +257,7 @@ static void onnx__inline(onnx__call *c, onnx_span function) {
     scope->caller = c;
     scope->function = scope->opsets = function;
     scope->opset_field = 9;
+    onnx__declare(s, scope, function, 12);
     int i = 0;
     onnx_span p = function;
     for (; onnx_find(&p, 4, &f); i++) {
@@ -178,7 +307,7 @@ static void onnx__take_outputs(onnx__call *c) {
 
 static bool onnx__is_constant(const onnx__value *v) {
     if (!v || v->kind == ONNX__NOTHING) return true;
-    if (v->kind == ONNX__ONE) return v->constant;
+    if (v->kind == ONNX__ONE || v->kind == ONNX__MAP) return v->constant;
     for (int i = 0; i < v->n; i++)
         if (!onnx__is_constant(v->items[i])) return false;
     return true;
@@ -244,7 +373,7 @@ static bool onnx__run_node(onnx_session *s, onnx__scope *scope, onnx_span node) 
     onnx_span function = onnx__find_function(s, node);
     if (function.at) onnx__inline(c, function);
     else if (c->op) onnx__build_op(c);
-    else onnx__no(c, "there is no such op here");
+    else onnx__no(c, "%s", onnx__why_not(domain, c->op_name));
     for (int i = 0; !c->failed && i < c->n_out; i++)
         if (ox_wants(c, i) && c->out[i]) {
             if (onnx__lookup_in(scope, c->out_names[i])) {
@@ -252,6 +381,7 @@ static bool onnx__run_node(onnx_session *s, onnx__scope *scope, onnx_span node) 
                          ONNX__SHOW(c->out_names[i]));
                 break;
             }
+            onnx__check_declared(c, scope, c->out_names[i], c->out[i], "it makes");
             onnx__use *use = scope->uses ? *onnx__use_of(scope, c->out_names[i]) : NULL;
             onnx__define(s, scope, c->out_names[i], c->out[i]);
             c->out[i]->uses = use ? use->n : 0;
@@ -272,13 +402,18 @@ static bool onnx__initialisers(onnx_session *s, onnx__scope *scope, onnx_span gr
     onnx__walk w = { .model = s->model, .begin = s->model->map.data, .path = s->model->path, .error = s->error };
     onnx_field f;
     onnx_tensor t;
-    char why[160];
+    onnx_slot slot;
+    char why[400], types[160];
     while (onnx_find(&graph, 5, &f)) {
         if (!onnx__describe_tensor(&w, f.bytes, &t)) return false;
         onnx__value *v = onnx__load(s, &t, true);
         if (!v) return false;
         if (onnx__lookup_in(scope, t.name)) {
             snprintf(why, sizeof why, "the initialiser '%.*s' is there twice", ONNX__SHOW(t.name));
+            return onnx__refuse(&w, f.at, why);
+        }
+        if (onnx__declared_slot(scope, t.name, &slot) && !onnx__type_fits(&slot, v, types)) {
+            snprintf(why, sizeof why, "the initialiser '%.*s' is %s", ONNX__SHOW(t.name), types);
             return onnx__refuse(&w, f.at, why);
         }
         s->counts.parameters += (int64_t)t.elements;
@@ -314,49 +449,18 @@ static onnx__value **onnx__subgraph(onnx__call *c, onnx_span graph, onnx__value 
     if (c->failed) return NULL;
     onnx__scope *scope = onnx__new_scope(s, c->scope, onnx__count(graph, 1) * 2);
     int i = 0;
+    onnx__declare_graph(s, scope, graph);
     bool ok = onnx__initialisers(s, scope, graph);
-    for (; ok && i < n_in && onnx_find(&p, 11, &f); i++)
-        onnx__define(s, scope, onnx__get(f.bytes, 1).bytes, in[i] ? in[i] : onnx__new_value(s, ONNX__NOTHING));
+    for (; ok && i < n_in && onnx_find(&p, 11, &f); i++) {
+        onnx_span name = onnx__get(f.bytes, 1).bytes;
+        if (in[i]) onnx__check_declared(c, scope, name, in[i], "its subgraph is given");
+        onnx__define(s, scope, name, in[i] ? in[i] : onnx__new_value(s, ONNX__NOTHING));
+    }
     if (ok && i < n_in) onnx__no(c, "the subgraph takes %d inputs, not %d", i, n_in);
     ok = ok && !c->failed && onnx__run_nodes(s, scope, graph, 1);
     onnx__value **out = ok ? onnx__graph_outputs(s, scope, graph, n_out) : NULL;
     if (!out) c->failed = true;
     return out;
-}
-
-/* ---- declarations ---- */
-
-static void onnx__read_shape(onnx_span shape, onnx_slot *out) {
-    onnx_field f;
-    out->has_shape = true;
-    while (onnx_find(&shape, 1, &f)) {
-        onnx_field size = onnx__get(f.bytes, 1);
-        if (out->rank == ONNX_RANK) {
-            out->has_shape =
-                false; /* whatever is given has fewer dimensions, and is refused by the node that needs more */
-            return;
-        }
-        out->symbols[out->rank] = onnx__get(f.bytes, 2).bytes;
-        out->dims[out->rank++] = size.at ? (int64_t)size.value : -1;
-    }
-}
-
-static void onnx__read_slot(onnx_span info, onnx_slot *out) {
-    onnx_span type = onnx__get(info, 2).bytes;
-    *out = (onnx_slot){ .name = onnx__get(info, 1).bytes };
-    for (int i = 0; i < 4; i++) {
-        onnx_field optional = onnx__get(type, 9), sequence = onnx__get(type, 4), tensor = onnx__get(type, 1);
-        if (optional.at) out->is_optional = true;
-        if (sequence.at) out->is_sequence = true;
-        if (tensor.at) {
-            uint64_t elements = onnx__get(tensor.bytes, 1).value;
-            out->type = elements < ONNX_TYPE__COUNT ? (onnx_type)elements : ONNX_UNDEFINED;
-            onnx_field shape = onnx__get(tensor.bytes, 2);
-            if (shape.at) onnx__read_shape(shape.bytes, out);
-            return;
-        }
-        type = onnx__get(optional.at ? optional.bytes : sequence.bytes, 1).bytes;
-    }
 }
 
 /* ---- what cannot be built ---- */
@@ -437,7 +541,7 @@ static void onnx__audit_node(onnx__audit *a, onnx_span node) {
     onnx_field f, g;
     snprintf(why, sizeof why, "only versions from %d on are built", op ? op->since : 0);
     if (onnx__find_function(a->s, node).at) return;
-    if (!op) onnx__audit_say(a, node, version, "there is no such op here");
+    if (!op) onnx__audit_say(a, node, version, onnx__why_not(domain, name));
     else if (version < op->since) onnx__audit_say(a, node, version, why);
     else onnx__audit_inputs(a, node, version, op, form);
     for (onnx_span p = node; onnx_find(&p, 5, &f);) {
@@ -461,6 +565,15 @@ static void onnx__audit_name(onnx__audit *a, onnx_span name, onnx_type type, con
     if (what && onnx_type_dtype(type) == GN_DTYPE_NONE) onnx__audit_line(a, text);
 }
 
+static void onnx__audit_map(onnx__audit *a, onnx_span name) {
+    char text[ONNX_ERROR];
+    onnx__fail(text,
+               "input '%.*s': maps are not given from outside: cut the graph behind the CastMap or DictVectorizer "
+               "that takes it, and give that one's result, a tensor",
+               ONNX__SHOW(name));
+    onnx__audit_line(a, text);
+}
+
 static void onnx__audit_graph(onnx__audit *a, onnx_span graph) {
     size_t around = a->n_odd;
     onnx_slot slot;
@@ -470,7 +583,8 @@ static void onnx__audit_graph(onnx__audit *a, onnx_span graph) {
             onnx__audit_name(a, onnx__get(f.bytes, 8).bytes, (onnx_type)onnx__get(f.bytes, 2).value, "initialiser");
         else if (f.number >= 11 && f.number <= 13) {
             onnx__read_slot(f.bytes, &slot);
-            onnx__audit_name(a, slot.name, slot.type, f.number == 11 ? "input" : NULL);
+            if (f.number == 11 && slot.is_map) onnx__audit_map(a, slot.name);
+            else onnx__audit_name(a, slot.name, slot.type, f.number == 11 ? "input" : NULL);
         }
     onnx__audit_nodes(a, graph, 1);
     a->n_odd = around;
@@ -526,6 +640,7 @@ static bool onnx__slot_at(onnx_span graph, uint32_t number, int i, onnx_slot *ou
 int onnx_inputs(const onnx_session *s) { return s->n_inputs; }
 int onnx_outputs(const onnx_session *s) { return s->n_outputs; }
 onnx_counts onnx_get_counts(const onnx_session *s) { return s->counts; }
+const char *onnx_odd_shape(const onnx_session *s) { return s->odd_shape; }
 
 bool onnx_input(const onnx_session *s, int i, onnx_slot *out) {
     if (i < 0 || i >= s->n_inputs) return false;
@@ -573,16 +688,6 @@ void onnx_session_close(onnx_session *s) {
 }
 
 /* ---- binding ---- */
-
-static void onnx__print_shape(char *out, size_t cap, int rank, const int64_t *dims, const onnx_span *symbols) {
-    size_t n = (size_t)snprintf(out, cap, "(");
-    for (int i = 0; i < rank && n < cap; i++)
-        if (dims[i] >= 0 || !symbols) n += (size_t)snprintf(out + n, cap - n, "%s%" PRId64, i ? "," : "", dims[i]);
-        else if (onnx__size(symbols[i]) && onnx__size(symbols[i]) < 40)
-            n += (size_t)snprintf(out + n, cap - n, "%s%.*s", i ? "," : "", ONNX__SHOW(symbols[i]));
-        else n += (size_t)snprintf(out + n, cap - n, "%s?", i ? "," : "");
-    if (n < cap) snprintf(out + n, cap - n, ")");
-}
 
 static bool onnx__fits(const onnx_slot *slot, const onnx_tensor *t, char *error) {
     char given[200], wanted[400];
@@ -675,14 +780,19 @@ static bool onnx__define_inputs(onnx_session *s, onnx__scope *scope) {
 
 /* ---- building and running ---- */
 
-/* Whether outputs have the types that the model declares. Shapes are not compared: files often have them wrong, and
-   what reads the results goes by the real ones. */
+/* Whether outputs have the types that the model declares, those too that no node makes; maps become tensors. */
 static bool onnx__outputs_as_declared(onnx_session *s, onnx__value **out) {
     onnx_slot slot;
-    for (int i = 0; i < s->n_outputs && onnx__slot_at(s->model->graph, 12, i, &slot); i++)
-        if (slot.type && out[i]->kind == ONNX__ONE && out[i]->type != slot.type)
-            return onnx__fail(s->error, "%.200s: output '%.*s' is declared as %s, but %s is computed", s->model->path,
-                              ONNX__SHOW(slot.name), onnx_type_name(slot.type), onnx_type_name(out[i]->type));
+    char types[160];
+    for (int i = 0; i < s->n_outputs && onnx__slot_at(s->model->graph, 12, i, &slot); i++) {
+        if (!onnx__type_fits(&slot, out[i], types))
+            return onnx__fail(s->error, "%.200s: output '%.*s' is %s", s->model->path, ONNX__SHOW(slot.name), types);
+        if (out[i]->kind != ONNX__MAP && !out[i]->of_maps) continue;
+        out[i] = onnx__map_result(s, out[i]);
+        if (!out[i])
+            return onnx__fail(s->error, "%.200s: output '%.*s': maps of different keys in one sequence", s->model->path,
+                              ONNX__SHOW(slot.name));
+    }
     return true;
 }
 
@@ -693,6 +803,7 @@ static onnx__value **onnx__build_graph(onnx_session *s) {
     scope->opset_field = 8;
     scope->uses = onnx__alloc(s, scope->n_buckets * sizeof *scope->uses);
     onnx__count_uses(s, scope, s->model->graph, 0);
+    onnx__declare_graph(s, scope, s->model->graph);
     bool ok = onnx__symbols_agree(s) && onnx__initialisers(s, scope, s->model->graph) &&
               onnx__define_inputs(s, scope) && onnx__run_nodes(s, scope, s->model->graph, 1);
     onnx__value **out = ok ? onnx__graph_outputs(s, scope, s->model->graph, &n) : NULL;
@@ -703,6 +814,7 @@ bool onnx_build(onnx_session *s, char error[ONNX_ERROR]) {
     s->error = error;
     s->outputs = NULL;
     s->counts = (onnx_counts){ 0 };
+    s->odd_shape[0] = 0;
     gn_result r = gn_step(s->g);
     gn_step(s->fold);
     onnx__free_chunks(s);
@@ -710,6 +822,10 @@ bool onnx_build(onnx_session *s, char error[ONNX_ERROR]) {
     if (setjmp(s->give_up) == 0) s->outputs = onnx__build_graph(s);
     if (mapping_cut(&s->model->map) != MAPPING_WHOLE) return onnx__fail(error, "the file became shorter meanwhile");
     return s->outputs != NULL;
+}
+
+bool onnx_result_is_map(const onnx_session *s, int i) {
+    return s->outputs && i >= 0 && i < s->n_outputs && s->outputs[i]->of_maps;
 }
 
 int onnx_result_count(const onnx_session *s, int i) {

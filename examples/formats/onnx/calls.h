@@ -37,12 +37,19 @@ typedef struct onnx__use {
     struct onnx__use *next;
 } onnx__use;
 
+/* What a graph says of a value: its ValueInfoProto. */
+typedef struct onnx__declared {
+    onnx_span name, info;
+    struct onnx__declared *next;
+} onnx__declared;
+
 typedef struct onnx__scope {
     struct onnx__scope *outer; /* NULL for the model and for functions */
     onnx__name **names;
     size_t n_buckets;
-    onnx__use **uses;         /* of the model's graph, in as many buckets; NULL: not counted */
-    const onnx__call *caller; /* of a function: where its attributes come from */
+    onnx__declared **declared; /* in as many buckets; NULL: nothing is */
+    onnx__use **uses;          /* of the model's graph, in as many buckets; NULL: not counted */
+    const onnx__call *caller;  /* of a function: where its attributes come from */
     onnx_span function;
     onnx_span opsets; /* the message that lists operator sets */
     uint32_t opset_field;
@@ -91,7 +98,7 @@ static bool ox_is_float(gn_dtype d) { return d == GN_F32 || d == GN_F64 || d == 
 static gn_tensor ox_in(onnx__call *c, int i) {
     if (!ox_has(c, i)) return GN_NONE;
     if (c->in[i]->kind != ONNX__ONE) {
-        onnx__no(c, "input %d is a sequence, not a tensor", i);
+        onnx__no(c, "input %d is a %s, not a tensor", i, c->in[i]->kind == ONNX__MAP ? "map" : "sequence");
         return GN_NONE;
     }
     gn_tensor t = onnx__tensor_in(c->s, c->in[i], c->g);
@@ -353,6 +360,11 @@ static gn_tensor ox_table(onnx__call *c, gn_dtype dtype, gn_shape shape, const v
 
 static gn_tensor ox_indices(onnx__call *c, const int64_t *index, int64_t n) {
     return ox_table(c, GN_I64, GN_SHAPE(n), index);
+}
+
+/* The same of what inputs make of it: the session does not keep it. */
+static gn_tensor ox_step_indices(onnx__call *c, const int64_t *index, int64_t n) {
+    return gn_data_copy(c->g, GN_I64, GN_SHAPE(n), n ? (const void *)index : "");
 }
 
 static int64_t ox_dim(gn_tensor t, int axis) {

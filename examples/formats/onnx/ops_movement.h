@@ -374,6 +374,7 @@ static void ox_center_crop_pad(onnx__call *c) {
 
 static void ox_shape_of(onnx__call *c) {
     gn_shape s = ox_in_shape(c, 0);
+    if (ox_has(c, 0) && c->in[0]->kind != ONNX__ONE) return onnx__no(c, "input 0 is no tensor");
     int64_t *dims = onnx__alloc(c->s, sizeof s.dims), begin = 0, end = s.rank;
     if (c->version >= 15) {
         begin = ox_int(c, "start", 0);
@@ -388,6 +389,7 @@ static void ox_shape_of(onnx__call *c) {
 }
 
 static void ox_size_of(onnx__call *c) {
+    if (ox_has(c, 0) && c->in[0]->kind != ONNX__ONE) return onnx__no(c, "input 0 is no tensor");
     int64_t *n = onnx__alloc(c->s, sizeof *n);
     *n = (int64_t)onnx__elements(ox_in_shape(c, 0));
     ox_out_host(c, 0, ONNX_INT64, GN_SCALAR, n);

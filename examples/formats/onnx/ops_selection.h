@@ -49,6 +49,21 @@ static void ox_bernoulli(onnx__call *c) {
     ox_out(c, 0, ox_cast(hit, onnx_type_dtype((int)type)));
 }
 
+/* Classes that scores x (B,C), logarithms of shares, draw: (B,samples). */
+static void ox_multinomial(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0);
+    int64_t n = ox_int(c, "sample_size", 1), type = ox_int(c, "dtype", ONNX_INT32);
+    if (type != ONNX_INT32 && type != ONNX_INT64) onnx__no(c, "results of %s", onnx_type_name((int)type));
+    if (!c->failed && (ox_rank(x) != 2 || ox_dim(x, 1) < 1 || n < 1 || n > ONNX__EXTENT))
+        onnx__no(c, "%" PRId64 " samples of an input of rank %d", n, ox_rank(x));
+    if (c->failed) return;
+    int64_t B = ox_dim(x, 0), C = ox_dim(x, 1);
+    gn_tensor until = gn_cumsum(gn_softmax(gn_cast(x, GN_F64), 1), 1), all = gn_slice(until, 1, C - 1, C, 1);
+    gn_tensor at = gn_mul(gn_cast(gn_random_uniform(c->g, GN_F32, GN_SHAPE(B, n)), GN_F64), all);
+    gn_tensor past = gn_le(gn_unsqueeze(until, 1), gn_unsqueeze(at, 2)); /* below `all`, so never of all classes */
+    ox_out(c, 0, ox_cast(gn_count_nonzero(past, GN_AXES(2), false), onnx_type_dtype((int)type)));
+}
+
 /* ---- steps of optimisers (ai.onnx.preview.training): inputs R, T, then all X, all G, all states ---- */
 
 static void ox_adagrad(onnx__call *c, gn_tensor r, gn_tensor t, int n, int i) {
@@ -121,7 +136,7 @@ static void ox_compress(onnx__call *c) {
     for (int64_t i = 0; i < n; i++)
         if (keep[i]) index[m++] = i;
     if (flat) x = gn_reshape(x, GN_SHAPE((int64_t)onnx__elements(onnx__shape(x))));
-    ox_out_like(c, 0, gn_index_select(x, axis, ox_indices(c, index, m)), 0);
+    ox_out_like(c, 0, gn_index_select(x, axis, ox_step_indices(c, index, m)), 0);
 }
 
 typedef struct ox_rows {
@@ -192,7 +207,7 @@ static void ox_unique(onnx__call *c) {
     int64_t *from = onnx__alloc(c->s, ((size_t)m + 1) * 8);
     for (int64_t i = 0; i < m; i++) from[rank[i]] = at[i];
     for (size_t i = 0; i < n; i++) count[inverse[i] = rank[group[i]]]++;
-    ox_out_like(c, 0, gn_index_select(x, axis, ox_indices(c, from, m)), 0);
+    ox_out_like(c, 0, gn_index_select(x, axis, ox_step_indices(c, from, m)), 0);
     ox_out_host(c, 1, ONNX_INT64, GN_SHAPE(m), from);
     ox_out_host(c, 2, ONNX_INT64, GN_SHAPE((int64_t)n), inverse);
     ox_out_host(c, 3, ONNX_INT64, GN_SHAPE(m), count);
@@ -298,19 +313,5 @@ static void ox_bit_cast(onnx__call *c) {
         onnx__no(c, "%s as %s", onnx_type_name(from), onnx_type_name((int)to));
     const void *host = c->failed ? NULL : ox_host(c, 0);
     if (host) ox_out_host(c, 0, (onnx_type)to, ox_in_shape(c, 0), host);
-}
-
-static void ox_array_feature(onnx__call *c) {
-    gn_tensor x = ox_in(c, 0), index = ox_in(c, 1);
-    if (c->failed) return;
-    int rank = ox_rank(x);
-    int64_t n = (int64_t)onnx__elements(onnx__shape(index));
-    gn_tensor y = gn_index_select(x, rank - 1, gn_reshape(gn_from_end(index, ox_dim(x, -1)), GN_SHAPE(n)));
-    ox_out_like(c, 0, rank == 1 ? gn_reshape(y, GN_SHAPE(1, n)) : y, 0);
-}
-
-static void ox_binarizer(onnx__call *c) {
-    gn_tensor x = ox_in(c, 0);
-    ox_out_like(c, 0, ox_cast(gn_gt_c(x, ox_float(c, "threshold", 0)), ox_dtype(c, 0)), 0);
 }
 #endif

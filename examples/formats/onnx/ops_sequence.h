@@ -20,7 +20,10 @@ static bool ox_is_sequence(onnx__call *c, int i) {
 
 /* A constant sequence has constant items alone. */
 static void ox_out_sequence(onnx__call *c, onnx__value *v) {
-    for (int i = 0; i < v->n; i++) v->constant = v->constant && v->items[i]->constant;
+    for (int i = 0; i < v->n; i++) {
+        v->constant = v->constant && v->items[i]->constant;
+        v->of_maps = v->of_maps || v->items[i]->kind == ONNX__MAP;
+    }
     c->out[0] = v;
 }
 
@@ -49,6 +52,7 @@ static void ox_sequence_insert(onnx__call *c) {
     if (!ox_is_sequence(c, 0) || !ox_has(c, 1)) return;
     onnx__value *from = c->in[0], *v = ox_sequence(c, from->n + 1, from->type);
     int at = ox_place(c, 2, from->n, from->n, from->n);
+    v->of_maps = from->of_maps;
     for (int i = 0; !c->failed && i <= from->n; i++) v->items[i] = i == at ? c->in[1] : from->items[i > at ? i - 1 : i];
     if (!c->failed) ox_out_sequence(c, v);
 }
@@ -57,6 +61,7 @@ static void ox_sequence_erase(onnx__call *c) {
     if (!ox_is_sequence(c, 0)) return;
     onnx__value *from = c->in[0], *v = ox_sequence(c, from->n ? from->n - 1 : 0, from->type);
     int at = ox_place(c, 1, from->n, from->n - 1, from->n - 1);
+    v->of_maps = from->of_maps;
     for (int i = 0; !c->failed && i < v->n; i++) v->items[i] = from->items[i >= at ? i + 1 : i];
     if (!c->failed) ox_out_sequence(c, v);
 }
@@ -105,8 +110,9 @@ static void ox_concat_from_sequence(onnx__call *c) {
     bool is_new = ox_int(c, "new_axis", 0) != 0;
     gn_tensor *parts = onnx__alloc(c->s, (size_t)(from->n + 1) * sizeof *parts);
     for (int i = 0; i < from->n; i++) {
-        parts[i] = onnx__tensor_in(c->s, from->items[i], c->g);
-        if (!parts[i].ctx) onnx__no(c, "element %d has no values", i);
+        bool is = from->items[i]->kind == ONNX__ONE;
+        parts[i] = is ? onnx__tensor_in(c->s, from->items[i], c->g) : GN_NONE;
+        if (!parts[i].ctx) onnx__no(c, "element %d %s", i, is ? "has no values" : "is no tensor");
     }
     if (!from->n) onnx__no(c, "the sequence is empty");
     if (c->failed) return;

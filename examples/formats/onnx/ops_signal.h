@@ -159,26 +159,6 @@ static void ox_affine_grid(onnx__call *c) {
     ox_out_like(c, 0, gn_affine_grid(theta, sizes, ox_int(c, "align_corners", 0) != 0), 0);
 }
 
-/* ---- regions ---- */
-
-static void ox_roi_align(onnx__call *c) {
-    gn_tensor x = ox_in(c, 0), rois = ox_in(c, 1), which = ox_in(c, 2);
-    gn_roi_align_desc d = { .height = ox_int(c, "output_height", 1),
-                            .width = ox_int(c, "output_width", 1),
-                            .samples = ox_int(c, "sampling_ratio", 0),
-                            .scale = ox_float(c, "spatial_scale", 1),
-                            .half_pixel = c->version >= 16 &&
-                                          ox_text_is(c, "coordinate_transformation_mode", "half_pixel", "half_pixel"),
-                            .largest = ox_text_is(c, "mode", "max", "avg") };
-    if (!d.largest && !ox_text_is(c, "mode", "avg", "avg")) onnx__no(c, "mode is neither avg nor max");
-    if (d.samples < 1 || d.height < 1 || d.width < 1)
-        onnx__no(c,
-                 "a result of %" PRId64 " by %" PRId64 " with %" PRId64 " samples each way: as many as a region has "
-                 "elements are not counted",
-                 d.height, d.width, d.samples);
-    if (!c->failed) ox_out_like(c, 0, gn_roi_align(x, rois, which, &d), 0);
-}
-
 /* ---- Fourier transforms ---- */
 
 /* x (…,L,1 or 2) along its last but one axis: (…,K,2), K = n or n / 2 + 1; or, half and back, (…,n,1). */

@@ -17,6 +17,7 @@ typedef enum onnx__message {
     ONNX__TYPE,
     ONNX__TENSOR_TYPE,
     ONNX__ELEMENT_TYPE,
+    ONNX__MAP_TYPE,
     ONNX__SHAPE,
     ONNX__DIM,
     ONNX__FUNCTION,
@@ -92,12 +93,14 @@ static const struct onnx__row {
     { ONNX__VALUE_INFO, 2, ONNX__NESTED, ONNX__TYPE, false },
     { ONNX__TYPE, 1, ONNX__NESTED, ONNX__TENSOR_TYPE, false },
     { ONNX__TYPE, 4, ONNX__NESTED, ONNX__ELEMENT_TYPE, false },
-    { ONNX__TYPE, 5, ONNX__BYTES, 0, false },
+    { ONNX__TYPE, 5, ONNX__NESTED, ONNX__MAP_TYPE, false },
     { ONNX__TYPE, 8, ONNX__BYTES, 0, false },
     { ONNX__TYPE, 9, ONNX__NESTED, ONNX__ELEMENT_TYPE, false },
     { ONNX__TENSOR_TYPE, 1, ONNX__VARINT, 0, false },
     { ONNX__TENSOR_TYPE, 2, ONNX__NESTED, ONNX__SHAPE, false },
     { ONNX__ELEMENT_TYPE, 1, ONNX__NESTED, ONNX__TYPE, false },
+    { ONNX__MAP_TYPE, 1, ONNX__VARINT, 0, false },
+    { ONNX__MAP_TYPE, 2, ONNX__NESTED, ONNX__TYPE, false },
     { ONNX__SHAPE, 1, ONNX__NESTED, ONNX__DIM, true },
     { ONNX__DIM, 1, ONNX__VARINT, 0, false },
     { ONNX__DIM, 2, ONNX__BYTES, 0, false },
@@ -109,6 +112,7 @@ static const struct onnx__row {
     { ONNX__FUNCTION, 7, ONNX__NESTED, ONNX__NODE, true },
     { ONNX__FUNCTION, 9, ONNX__NESTED, ONNX__OPSET, true },
     { ONNX__FUNCTION, 10, ONNX__BYTES, 0, false },
+    { ONNX__FUNCTION, 12, ONNX__NESTED, ONNX__VALUE_INFO, true },
     { ONNX__FUNCTION, 13, ONNX__BYTES, 0, false },
     { ONNX__SEQUENCE, 1, ONNX__BYTES, 0, false },
     { ONNX__SEQUENCE, 2, ONNX__VARINT, 0, false },
@@ -122,10 +126,10 @@ static const struct onnx__row {
     { ONNX__OPTIONAL, 7, ONNX__NESTED, ONNX__OPTIONAL, false },
 };
 
-static const char *const onnx__message_names[] = { "model",     "operator set", "graph",      "node",
-                                                   "attribute", "tensor",       "entry",      "value",
-                                                   "type",      "tensor type",  "inner type", "shape",
-                                                   "dim",       "function",     "sequence",   "optional" };
+static const char *const onnx__message_names[] = { "model",      "operator set", "graph", "node", "attribute",
+                                                   "tensor",     "entry",        "value", "type", "tensor type",
+                                                   "inner type", "map type",     "shape", "dim",  "function",
+                                                   "sequence",   "optional" };
 
 struct onnx {
     char *path, *folder; /* the model's file; the folder's path without links, NULL for a file that has none */

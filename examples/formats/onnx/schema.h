@@ -7,7 +7,8 @@ typedef struct onnx__form {
     const char *name;
     const char *inputs;     /* "1 3@11": at most 1, from version 11 on 3; "*": any number */
     const char *attributes; /* "value", "value@11-", "value@8-10", "value@-10": in which versions; behind a colon the
-                               texts that it may be, "a|b", where a bar at the end means the empty text, too */
+                               texts that it may be, "a|b", where a bar at the end means the empty text, too;
+                               "value!": texts that are not held, so that there may be none */
 } onnx__form;
 
 static const onnx__form onnx__forms[] = {
@@ -126,6 +127,7 @@ static const onnx__form onnx__forms[] = {
     { "MaxPool", "1",
       "auto_pad:NOTSET|SAME_UPPER|SAME_LOWER|VALID| ceil_mode@10- dilations@10- kernel_shape pads "
       "storage_order@8- strides" },
+    { "MaxRoiPool", "2", "pooled_shape spatial_scale" },
     { "MaxUnpool", "3", "kernel_shape pads strides" },
     { "Mean", "*", "" },
     { "MeanVarianceNormalization", "1", "axes" },
@@ -134,6 +136,7 @@ static const onnx__form onnx__forms[] = {
     { "Mish", "1", "" },
     { "Mod", "2", "fmod" },
     { "Mul", "2", "" },
+    { "Multinomial", "1", "dtype sample_size seed" },
     { "Neg", "1", "" },
     { "NegativeLogLikelihoodLoss", "3", "ignore_index reduction:none|sum|mean" },
     { "NonMaxSuppression", "5", "center_point_box" },
@@ -226,7 +229,7 @@ static const onnx__form onnx__forms[] = {
     { "TensorScatter", "3", "axis mode:linear|circular" },
     { "TfIdfVectorizer", "1",
       "max_gram_length max_skip_count min_gram_length mode:TF|IDF|TFIDF ngram_counts ngram_indexes pool_int64s "
-      "pool_strings weights" },
+      "pool_strings! weights" },
     { "ThresholdedRelu", "1", "alpha" },
     { "Tile", "2", "" },
     { "TopK", "1 2@10", "axis k@-9 largest@11- sorted@11-" },
@@ -239,10 +242,45 @@ static const onnx__form onnx__forms[] = {
     { "Xor", "2", "" },
     { "ai.onnx.ml:ArrayFeatureExtractor", "2", "" },
     { "ai.onnx.ml:Binarizer", "1", "threshold" },
+    { "ai.onnx.ml:CastMap", "1", "cast_to:TO_FLOAT|TO_INT64 map_form:DENSE|SPARSE max_map" },
+    { "ai.onnx.ml:DictVectorizer", "1", "int64_vocabulary string_vocabulary!" },
+    { "ai.onnx.ml:FeatureVectorizer", "*", "inputdimensions" },
+    { "ai.onnx.ml:Imputer", "1",
+      "imputed_value_floats imputed_value_int64s replaced_value_float replaced_value_int64" },
+    { "ai.onnx.ml:LabelEncoder", "1",
+      "default_float default_int64 default_string default_tensor@4- keys_floats keys_int64s keys_strings! "
+      "keys_tensor@4- values_floats values_int64s values_strings! values_tensor@4-" },
+    { "ai.onnx.ml:LinearClassifier", "1",
+      "classlabels_ints classlabels_strings! coefficients intercepts multi_class "
+      "post_transform:NONE|SOFTMAX|LOGISTIC|SOFTMAX_ZERO|PROBIT" },
+    { "ai.onnx.ml:LinearRegressor", "1",
+      "coefficients intercepts post_transform:NONE|SOFTMAX|LOGISTIC|SOFTMAX_ZERO|PROBIT targets" },
+    { "ai.onnx.ml:Normalizer", "1", "norm:MAX|L1|L2" },
+    { "ai.onnx.ml:OneHotEncoder", "1", "cats_int64s cats_strings! zeros" },
+    { "ai.onnx.ml:SVMClassifier", "1",
+      "classlabels_ints classlabels_strings! coefficients kernel_params kernel_type:LINEAR|POLY|RBF|SIGMOID "
+      "post_transform:NONE|SOFTMAX|LOGISTIC|SOFTMAX_ZERO|PROBIT prob_a prob_b rho support_vectors vectors_per_class" },
+    { "ai.onnx.ml:SVMRegressor", "1",
+      "coefficients kernel_params kernel_type:LINEAR|POLY|RBF|SIGMOID n_supports one_class "
+      "post_transform:NONE|SOFTMAX|LOGISTIC|SOFTMAX_ZERO|PROBIT rho support_vectors" },
+    { "ai.onnx.ml:Scaler", "1", "offset scale" },
     { "ai.onnx.ml:TreeEnsemble", "1",
       "aggregate_function leaf_targetids leaf_weights membership_values n_targets nodes_falseleafs "
       "nodes_falsenodeids nodes_featureids nodes_hitrates nodes_missing_value_tracks_true nodes_modes "
       "nodes_splits nodes_trueleafs nodes_truenodeids post_transform tree_roots" },
+    { "ai.onnx.ml:TreeEnsembleClassifier", "1",
+      "base_values base_values_as_tensor@3- class_ids class_nodeids class_treeids class_weights "
+      "class_weights_as_tensor@3- classlabels_int64s classlabels_strings! nodes_falsenodeids nodes_featureids "
+      "nodes_hitrates nodes_hitrates_as_tensor@3- nodes_missing_value_tracks_true nodes_modes nodes_nodeids "
+      "nodes_treeids nodes_truenodeids nodes_values nodes_values_as_tensor@3- "
+      "post_transform:NONE|SOFTMAX|LOGISTIC|SOFTMAX_ZERO|PROBIT" },
+    { "ai.onnx.ml:TreeEnsembleRegressor", "1",
+      "aggregate_function:AVERAGE|SUM|MIN|MAX base_values base_values_as_tensor@3- n_targets nodes_falsenodeids "
+      "nodes_featureids nodes_hitrates nodes_hitrates_as_tensor@3- nodes_missing_value_tracks_true nodes_modes "
+      "nodes_nodeids nodes_treeids nodes_truenodeids nodes_values nodes_values_as_tensor@3- "
+      "post_transform:NONE|SOFTMAX|LOGISTIC|SOFTMAX_ZERO|PROBIT target_ids target_nodeids target_treeids "
+      "target_weights target_weights_as_tensor@3-" },
+    { "ai.onnx.ml:ZipMap", "1", "classlabels_int64s classlabels_strings!" },
     { "ai.onnx.preview.training:Adagrad", "*", "decay_factor epsilon norm_coefficient" },
     { "ai.onnx.preview.training:Adam", "*", "alpha beta epsilon norm_coefficient norm_coefficient_post" },
     { "ai.onnx.preview.training:Momentum", "*", "alpha beta mode:standard|nesterov norm_coefficient" },
@@ -294,10 +332,14 @@ static bool onnx__attribute_fits(const onnx__form *form, int version, onnx_span 
     onnx_span text = onnx__get(attribute, 4).bytes;
     bool refers = onnx__size(onnx__get(attribute, 21).bytes) > 0, other = false;
     for (; *p; p += strcspn(p, " "), p += *p == ' ') {
-        size_t n = strcspn(p, "@: "), list = strcspn(p, ": ");
+        size_t n = strcspn(p, "@:! "), list = strcspn(p, ": ");
         if (onnx__size(name) != n || memcmp(name.at, p, n)) continue;
         other = p[n] == '@' && !onnx__in_versions(p + n + 1, version);
         if (other) break;
+        if (p[n] == '!' && onnx__get(attribute, 9).at) {
+            snprintf(why, ONNX_ERROR / 2, "'%.*s': strings are not held, export it with numbers", ONNX__SHOW(name));
+            return false;
+        }
         if (p[list] != ':' || refers || onnx__is_choice(p + list + 1, text)) return true;
         return onnx__not_among(p + list + 1, name, text, why);
     }

@@ -124,6 +124,8 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("HammingWindow", 17, 0, ox_window_function),
     ONNX__OP("HannWindow", 17, 0, ox_window_function),
     ONNX__OP("MelWeightMatrix", 17, 0, ox_mel_matrix),
+    ONNX__OP("MaxRoiPool", 1, 0, ox_max_roi_pool),
+    ONNX__OP("Multinomial", 7, ONNX__RANDOM, ox_multinomial),
     ONNX__OP("NonMaxSuppression", 10, 0, ox_suppress),
     ONNX__OP("NonZero", 9, 0, ox_non_zero),
     ONNX__OP("RandomNormal", 1, ONNX__RANDOM, ox_random),
@@ -140,7 +142,22 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("Upsample", 7, 0, ox_resize_op),
     ONNX__OP("ai.onnx.ml:ArrayFeatureExtractor", 1, 0, ox_array_feature),
     ONNX__OP("ai.onnx.ml:Binarizer", 1, 0, ox_binarizer),
+    ONNX__OP("ai.onnx.ml:CastMap", 1, 0, ox_cast_map),
+    ONNX__OP("ai.onnx.ml:DictVectorizer", 1, 0, ox_dict_vectorizer),
+    ONNX__OP("ai.onnx.ml:FeatureVectorizer", 1, 0, ox_feature_vectorizer),
+    ONNX__OP("ai.onnx.ml:Imputer", 1, 0, ox_imputer),
+    ONNX__OP("ai.onnx.ml:LabelEncoder", 2, 0, ox_label_encoder),
+    ONNX__OP("ai.onnx.ml:LinearClassifier", 1, 0, ox_linear_classifier),
+    ONNX__OP("ai.onnx.ml:LinearRegressor", 1, 0, ox_linear_regressor),
+    ONNX__OP("ai.onnx.ml:Normalizer", 1, 0, ox_normalizer),
+    ONNX__OP("ai.onnx.ml:OneHotEncoder", 1, 0, ox_one_hot_encoder),
+    ONNX__OP("ai.onnx.ml:SVMClassifier", 1, 0, ox_svm_classifier),
+    ONNX__OP("ai.onnx.ml:SVMRegressor", 1, 0, ox_svm_regressor),
+    ONNX__OP("ai.onnx.ml:Scaler", 1, 0, ox_scaler),
     ONNX__OP("ai.onnx.ml:TreeEnsemble", 5, 0, ox_tree_ensemble),
+    ONNX__OP("ai.onnx.ml:TreeEnsembleClassifier", 1, 0, ox_tree_classifier),
+    ONNX__OP("ai.onnx.ml:TreeEnsembleRegressor", 1, 0, ox_tree_regressor),
+    ONNX__OP("ai.onnx.ml:ZipMap", 1, 0, ox_zip_map),
     ONNX__OP("ai.onnx.preview:FlexAttention", 1, 0, ox_flex_attention),
     ONNX__OP("ai.onnx.preview.training:Adagrad", 1, 0, ox_optimise),
     ONNX__OP("ai.onnx.preview.training:Adam", 1, 0, ox_optimise),
@@ -220,5 +237,18 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("Trilu", 14, 0, ox_trilu),
     ONNX__OP("Unsqueeze", 1, ONNX__ANY_TYPE, ox_unsqueeze),
     ONNX__OP("Where", 9, ONNX__ANY_TYPE, ox_where),
+};
+
+/* Standard ops that are refused, and why. */
+static const struct {
+    const char *name, *why;
+} onnx__unbuilt[] = {
+    { "ImageDecoder", "pictures are not decoded: give the pixels" },
+    { "RegexFullMatch", "strings are not held" },
+    { "StringConcat", "strings are not held" },
+    { "StringNormalizer", "strings are not held" },
+    { "StringSplit", "strings are not held" },
+    { "ai.onnx.ml:CategoryMapper", "strings are not held: it takes or gives some" },
+    { "ai.onnx.preview.training:Gradient", "gradients are not taken of a model: export the graph with them in it" },
 };
 #endif

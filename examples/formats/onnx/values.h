@@ -15,7 +15,7 @@ typedef struct onnx__chunk {
     size_t used, size;
 } onnx__chunk;
 
-typedef enum onnx__value_kind { ONNX__NOTHING, ONNX__ONE, ONNX__MANY } onnx__value_kind;
+typedef enum onnx__value_kind { ONNX__NOTHING, ONNX__ONE, ONNX__MANY, ONNX__MAP } onnx__value_kind;
 
 struct onnx__value;
 /* A convolution, so that what follows it can become a part of it. */
@@ -25,8 +25,8 @@ typedef struct onnx__conv {
     gn_conv_desc desc;
 } onnx__conv;
 
-/* A tensor, a sequence, or an optional value that is not there. A constant has host bytes or a tensor of the folding
-   context, and gets one of the program's context when it is used there. */
+/* A tensor, a sequence, a map, or an optional value that is not there. A constant has host bytes or a tensor of the
+   folding context, and gets one of the program's context when it is used there. */
 typedef struct onnx__value {
     onnx__value_kind kind;
     onnx_type type; /* of the tensor or the elements */
@@ -37,7 +37,11 @@ typedef struct onnx__value {
     size_t bytes;
     const onnx_tensor *file; /* of an initialiser that has not been unpacked */
     struct onnx__value **items;
-    int n;
+    int n;               /* of items, or of keys */
+    bool of_maps;        /* a sequence */
+    const int64_t *keys; /* of a map, in order; its values are a row of a table (N,n) */
+    struct onnx__value *table;
+    int64_t row;
     const onnx__conv *conv; /* what it is the result of; NULL: of another op */
     int uses;               /* of its name in the model's graph; 0: not counted */
 } onnx__value;
@@ -74,6 +78,7 @@ struct onnx_session {
     onnx__value **outputs;
     int n_inputs, n_outputs;
     onnx_counts counts;
+    char odd_shape[ONNX_ERROR]; /* the first of counts.odd_shapes */
     char *error;
 };
 
