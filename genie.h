@@ -24382,8 +24382,8 @@ static bool gn__is_tower(const gn__recognition *w, uint32_t x) {
 }
 
 /* Towers of different modalities that meet in a sum, a product by elements, a concatenation, or a product of one's rows
-   with the other's, as in a similarity (Radford et al. 2021). It runs with factors and sums behind it and the product
-   with weights that reads it: what is put together is not sent. Attention over another tower has a role of its own. */
+   with the other's, as in a similarity (Radford et al. 2021). It runs with factors, sums and a softmax behind it and the
+   product with weights that reads it: what is put together is not sent. Attention over another tower has a role of its own. */
 static void gn__see_fusion(gn__recognition *w, uint32_t i) {
     const gn_part_node *n = &w->p->nodes[i];
     int op = gn__op_at(w, i);
@@ -24403,7 +24403,8 @@ static void gn__see_fusion(gn__recognition *w, uint32_t i) {
         uint32_t r = gn__reader_of(w, at);
         if (r >= w->n || w->role[r]) break;
         unsigned sort = gn__op_sort(gn__op_at(w, r));
-        if (sort != GN__REDUCTIONS && (sort != GN__SCALARS || gn__scaled_input(w, r) != at)) break;
+        if (sort != GN__REDUCTIONS && sort != GN__SOFTMAXES && (sort != GN__SCALARS || gn__scaled_input(w, r) != at))
+            break;
         gn__claim(w, r, GN_ROLE_FUSION, i);
         at = r;
     }

@@ -2188,6 +2188,43 @@ static void build_recurrent(void) {
 }
 
 /* x less a part of what a network of convs takes for its noise, as DDIM does. */
+static void build_rotary(void) {
+    gn_tensor x = hidden(), q = split_heads(project(x), TIMES, HEADS), k = split_heads(project(x), TIMES, HEADS);
+    built[0] = gn_matmul(turn_halves(q), gn_transpose(turn_halves(k), 2, 3));
+}
+
+static void build_positions(void) {
+    gn_tensor x = gn_mul_c(gn_embedding(weight(WORDS, DIM), words(TIMES)), 8), angle = angles(DIM / 2);
+    built[0] = gn_tanh(gn_add(x, beside(gn_sin(angle), gn_cos(angle))));
+}
+
+static void build_patch_positions(void) {
+    gn_tensor x = conv(given(GN_SHAPE(1, 3, 16, 16)), filters(DIM, 3, 4), 4, 0, 1);
+    x = gn_permute(gn_reshape(x, GN_SHAPE(1, DIM, 16)), GN_AXES(0, 2, 1));
+    x = gn_concat((gn_tensor[]){ gn_reshape(weight(0, DIM), GN_SHAPE(1, 1, DIM)), x }, 2, 1);
+    built[0] = gn_tanh(gn_add(x, weight(17, DIM)));
+}
+
+static void build_cells(void) {
+    cell_weights(0);
+    gn_tensor x = hidden(), h = gn_tanh(rows(1)), c = h;
+    for (int t = 0; t < 3; t++) h = lstm(gn_slice(x, 0, t, t + 1, 1), h, &c);
+    built[0] = h;
+}
+
+static void build_gru_cells(void) {
+    cell_weights(1);
+    gn_tensor x = hidden(), h = gn_tanh(rows(1)), c = h;
+    for (int t = 0; t < 3; t++) h = cell_gru(gn_slice(x, 0, t, t + 1, 1), h, &c);
+    built[0] = h;
+}
+
+static void build_fusion(void) {
+    gn_tensor image = gn_tanh(gn_matmul(tiles(given(GN_SHAPE(3, 8, 16))), weight(48, DIM))),
+              text = gn_tanh(gn_add(gn_embedding(weight(WORDS, DIM), words(TIMES)), weight(TIMES, DIM)));
+    built[0] = gn_tanh(gn_matmul(beside(image, text), weight(2 * DIM, 8)));
+}
+
 static gn_tensor denoised(gn_tensor x, gn_tensor noise, gn_tensor keep, gn_tensor take) {
     gn_tensor picture = gn_clamp(gn_div(gn_sub(x, gn_mul(take, noise)), keep), -1, 1);
     return gn_add(gn_mul(picture, keep), gn_mul(noise, take));
@@ -2254,6 +2291,12 @@ static const struct block further[] = {
     { "denoising", build_denoising, GN_OFF_ROLE(GN_ROLE_DENOISING), true },
     { "interaction", build_interaction, GN_OFF_ROLE(GN_ROLE_INTERACTION), true },
     { "recurrent", build_recurrent, GN_OFF_ROLE(GN_ROLE_RECURRENT), true },
+    { "LSTM cells, written out", build_cells, GN_OFF_ROLE(GN_ROLE_RECURRENT), true },
+    { "GRU cells, written out", build_gru_cells, GN_OFF_ROLE(GN_ROLE_RECURRENT), true },
+    { "rotary embedding", build_rotary, GN_OFF_ROLE(GN_ROLE_ROTARY), true },
+    { "positional embedding", build_positions, GN_OFF_ROLE(GN_ROLE_POSITIONS), true },
+    { "positions of patches", build_patch_positions, GN_OFF_ROLE(GN_ROLE_POSITIONS), true },
+    { "fusion", build_fusion, GN_OFF_ROLE(GN_ROLE_FUSION), true },
 };
 
 static bool both_schedules(const struct block *b, const gn_cluster *cluster, gn_policy policy, figures *with,

@@ -11,7 +11,7 @@ enum { ROWS = 8, DIM = 64, HEADS = 4, HEAD = DIM / HEADS, WORDS = 96, SIDE = 16,
 
 static gn_ctx *g;
 static float numbers[1 << 16];
-static int32_t ids[ROWS * 3];
+static int32_t ids[64];
 
 /* ---- parts of models ---- */
 
@@ -283,23 +283,30 @@ static gn_tensor lstm_of_a_state(void) {
     return gn_assign(h, next);
 }
 
-/* Late fusion of two towers. */
-static gn_tensor image_tower(void) { return pooled(gn_tanh(patches())); }
-static gn_tensor text_tower(void) { return pooled(text_encoder()); }
+/* Late fusion of what two towers make of 16 patches and of 16 words. */
+static gn_tensor image_rows(void) { return gn_tanh(patches()); }
+static gn_tensor text_rows(void) {
+    gn_tensor at = gn_embedding(table(16), gn_arange(g, GN_I32, 16, 0, 1));
+    return gn_tanh(gn_add(gn_embedding(table(WORDS), found(GN_SHAPE(16))), at));
+}
 static gn_tensor fused_by_concat(void) {
-    gn_tensor both[] = { image_tower(), text_tower() };
+    gn_tensor both[] = { image_rows(), text_rows() };
     return gn_tanh(gn_matmul(gn_concat(both, 2, 1), weight(GN_SHAPE(2 * DIM, 8))));
 }
 static gn_tensor fused_by_sum(void) {
-    return gn_tanh(gn_matmul(gn_add(image_tower(), text_tower()), weight(GN_SHAPE(DIM, 8))));
+    return gn_tanh(gn_matmul(gn_mul_c(gn_add(image_rows(), text_rows()), 0.5), weight(GN_SHAPE(DIM, 8))));
 }
 static gn_tensor fused_by_product(void) {
-    return gn_tanh(gn_matmul(gn_mul(image_tower(), text_tower()), weight(GN_SHAPE(DIM, 8))));
+    return gn_tanh(gn_matmul(gn_mul_c(gn_mul(image_rows(), text_rows()), 0.5), weight(GN_SHAPE(DIM, 8))));
 }
-/* Each row of words with each patch, times a learned factor. */
+/* Each of 64 words with each of 64 patches: more numbers than there are of words and of patches. */
 static gn_tensor similarity(void) {
-    gn_tensor s = gn_matmul(project(gn_tanh(text_encoder())), gn_transpose(project(gn_tanh(patches())), 0, 1));
-    return gn_sum(gn_mul_c(s, 14), GN_AXES(1), false);
+    gn_tensor x = gn_reshape(given(GN_SHAPE(1, 3, 32, 32)), GN_SHAPE(1, 3, 8, 4, 8, 4));
+    x = gn_reshape(gn_permute(x, GN_AXES(0, 2, 4, 1, 3, 5)), GN_SHAPE(64, 48));
+    gn_tensor image = gn_tanh(gn_matmul(x, weight(GN_SHAPE(48, 4)))),
+              text = gn_embedding(weight(GN_SHAPE(WORDS, 4)), gn_data(g, GN_I32, GN_SHAPE(64), ids));
+    text = gn_tanh(gn_add(text, weight(GN_SHAPE(64, 4))));
+    return gn_max(gn_softmax(gn_mul_c(gn_matmul(text, gn_transpose(image, 0, 1)), 14), 1), GN_AXES(0), false);
 }
 static gn_tensor two_towers(void) {
     gn_tensor image = encoder(patches(), 16), text = encoder(words(), ROWS);
@@ -438,18 +445,18 @@ static const block blocks[] = {
     { "an interaction of features", interaction, OFF(INTERACTION), 250, GN_MOST_THROUGHPUT },
     { "a recurrent layer", recurrent_cell, OFF(RECURRENT), 171, GN_MOST_THROUGHPUT },
     { "a rotation", rotary_op, OFF(ROTARY), 0, GN_MOST_THROUGHPUT },
-    { "a rotation of halves, written out", rotary_halves, OFF(ROTARY), 0, GN_MOST_THROUGHPUT },
-    { "a rotation of neighbours, written out", rotary_neighbours, OFF(ROTARY), 0, GN_MOST_THROUGHPUT },
+    { "a rotation of halves, written out", rotary_halves, OFF(ROTARY), 9, GN_MOST_THROUGHPUT },
+    { "a rotation of neighbours, written out", rotary_neighbours, OFF(ROTARY), 9, GN_MOST_THROUGHPUT },
     { "learned places", learned_places, OFF(POSITIONS), 0, GN_MOST_THROUGHPUT },
-    { "waves as places", waves_as_places, OFF(POSITIONS), 0, GN_MOST_THROUGHPUT },
-    { "places of patches", places_of_patches, OFF(POSITIONS), 0, GN_MOST_THROUGHPUT },
+    { "waves as places", waves_as_places, OFF(POSITIONS), 0, GN_LEAST_LATENCY },
+    { "places of patches", places_of_patches, OFF(POSITIONS), 184, GN_MOST_THROUGHPUT },
     { "an LSTM, written out", lstm_steps, OFF(RECURRENT), 0, GN_MOST_THROUGHPUT },
-    { "a GRU, written out", gru_steps, OFF(RECURRENT), 0, GN_MOST_THROUGHPUT },
-    { "an RNN, written out", rnn_steps, OFF(RECURRENT), 0, GN_MOST_THROUGHPUT },
+    { "a GRU, written out", gru_steps, OFF(RECURRENT), 5, GN_MOST_THROUGHPUT },
+    { "an RNN, written out", rnn_steps, OFF(RECURRENT), 4, GN_MOST_THROUGHPUT },
     { "a step of an LSTM with its state", lstm_of_a_state, OFF(RECURRENT), 0, GN_MOST_THROUGHPUT },
-    { "a fusion by concatenation", fused_by_concat, OFF(FUSION), 0, GN_MOST_THROUGHPUT },
-    { "a fusion by a sum", fused_by_sum, OFF(FUSION), 0, GN_MOST_THROUGHPUT },
-    { "a fusion by a product", fused_by_product, OFF(FUSION), 0, GN_MOST_THROUGHPUT },
+    { "a fusion by concatenation", fused_by_concat, OFF(FUSION), 162, GN_MOST_THROUGHPUT },
+    { "a fusion by a sum", fused_by_sum, OFF(FUSION), 70, GN_MOST_THROUGHPUT },
+    { "a fusion by a product", fused_by_product, OFF(FUSION), 70, GN_MOST_THROUGHPUT },
     { "a similarity of two modalities", similarity, OFF(FUSION), 0, GN_MOST_THROUGHPUT },
 };
 
