@@ -27546,6 +27546,25 @@ static void gn__explain_encoders(gn__explanation *k) {
     }
 }
 
+/* Roles that stand within groups of another role, by the number of such groups: they are what was recognised too. */
+static void gn__explain_within(gn__explanation *k) {
+    uint32_t count[GN_ROLE__COUNT] = { 0 }, n = 0;
+    for (uint32_t i = 0; i < k->m->n_groups; i++) {
+        const gn_group *g = &k->m->groups[i];
+        uint64_t seen = GN_OFF_ROLE(g->role) | GN_OFF_ROLE(GN_ROLE_NONE);
+        for (uint32_t j = 0; j < g->n_nodes; j++) {
+            uint32_t x = k->m->members[g->first + j];
+            uint8_t role = k->m->nodes[x].role;
+            if (k->p->nodes[x].leaf || gn__is_glue(&k->p->nodes[x]) || (seen >> role & 1)) continue;
+            seen |= GN_OFF_ROLE(role);
+            count[role]++;
+        }
+    }
+    for (uint32_t r = 0; r < GN_ROLE__COUNT; r++)
+        if (count[r]) gn__say(k, "%s%s %u", n++ ? ", " : "within groups: ", gn__role_names[r], count[r]);
+    if (n) gn__say(k, "\n");
+}
+
 static void gn__explain_segments(gn__explanation *k) {
     for (uint32_t i = 0; i < k->s->n_segments; i++) {
         const gn_segment *g = &k->s->segments[i];
@@ -27648,6 +27667,7 @@ static void gn__explain_text(gn__explanation *k) {
     gn__explain_head(k);
     gn__explain_encoders(k);
     gn__explain_segments(k);
+    gn__explain_within(k);
     gn__explain_transfers(k);
     gn__explain_kernels(k);
     gn__explain_notes(k);
