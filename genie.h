@@ -23403,12 +23403,14 @@ static uint32_t gn__negated(const gn__recognition *w, uint32_t i) {
     return GN_NO_NODE;
 }
 
-/* What a table is made of: past factors, repetition and a choice of rows. */
+/* What a table is made of: past factors, repetition and a choice of rows; GN_NO_NODE: nothing like that. */
 static uint32_t gn__table_before(const gn__recognition *w, uint32_t i) {
     int op = gn__op_at(w, i);
-    if (op == GN_OP_CONCAT || op == GN_OP_GATHER || op == GN_OP_EMBEDDING) return gn__in_base(w, i, 0);
-    if (op == GN_OP_SLICE_PUT || op == GN_OP_SCATTER) return gn__in_base(w, i, 1);
-    return op == GN_OP_MUL || op == GN_OP_DIV ? gn__scaled_input(w, i) : GN_NO_NODE;
+    if (op == GN_OP_CONCAT || op == GN_OP_GATHER || op == GN_OP_EMBEDDING) return gn__in(w, i, 0);
+    if (op == GN_OP_SLICE_PUT || op == GN_OP_SCATTER) return gn__in(w, i, 1);
+    for (uint32_t k = 0; k < 2 && (op == GN_OP_MUL || op == GN_OP_DIV); k++)
+        if (gn__in_base(w, i, k) == gn__scaled_input(w, i)) return gn__in(w, i, k);
+    return GN_NO_NODE;
 }
 
 /* The sines or cosines that a table was made of; without these what it was made of at first. */
@@ -23416,23 +23418,26 @@ static uint32_t gn__wave_of(const gn__recognition *w, uint32_t i) {
     for (int k = 0; k < 6 && gn__op_at(w, i) != GN_OP_SIN && gn__op_at(w, i) != GN_OP_COS; k++) {
         uint32_t before = gn__table_before(w, i);
         if (before == GN_NO_NODE) break;
-        i = before;
+        i = w->base[before];
     }
     return i;
 }
 
-/* A table of waves and the angles that they are of run with who is the first to read them. */
-static void gn__claim_waves(gn__recognition *w, uint32_t i, uint8_t role, uint32_t with) {
+/* A table of waves, which `view` shows, and the angles that they are of run with who is the first to read them. */
+static void gn__claim_waves(gn__recognition *w, uint32_t view, uint8_t role, uint32_t with) {
     bool angles = false;
-    for (int k = 0; k < 10 && !gn__is_free(w, i) && !w->role[i]; k++) {
+    for (int k = 0; k < 10 && view != GN_NO_NODE; k++) {
+        uint32_t i = w->base[view];
         int op = gn__op_at(w, i);
         bool wave = op == GN_OP_SIN || op == GN_OP_COS, product = op == GN_OP_MUL || op == GN_OP_MATMUL;
-        uint32_t before = wave ? gn__in_base(w, i, 0) : gn__table_before(w, i);
+        uint32_t before = wave ? gn__in(w, i, 0) : gn__table_before(w, i);
         angles |= wave;
+        if (gn__is_free(w, i) || w->role[i]) return;
         if (before == GN_NO_NODE && op != GN_OP_ROTARY_TABLE && !(angles && product)) return;
         gn__claim(w, i, role, with);
-        if (before == GN_NO_NODE) return;
-        i = before;
+        for (int j = 0; j < 8 && view != i && gn__op_at(w, view) != GN_OP_ASSIGN; j++, view = gn__in(w, view, 0))
+            gn__groups_join(w, view, with); /* who reads the same view later reads it from there */
+        view = before;
     }
 }
 
@@ -23532,14 +23537,14 @@ static void gn__see_rotary(gn__recognition *w, uint32_t i) {
     if (w->role[i]) return;
     if (op == GN_OP_ROTARY) {
         gn__claim(w, i, GN_ROLE_ROTARY, i);
-        gn__claim_waves(w, gn__in_base(w, i, 1), GN_ROLE_ROTARY, i);
+        gn__claim_waves(w, gn__in(w, i, 1), GN_ROLE_ROTARY, i);
         return;
     }
     bool turned = op == GN_OP_ADD ? gn__turned_whole(w, i, &t) : op == GN_OP_CONCAT && gn__turned_in_parts(w, i, &t);
     if (!turned || (w->facts[t.x] & GN__GRADIENT) || !gn__are_angles(w, i, &t)) return;
     for (uint32_t k = 0; k < t.n_own; k++) gn__claim(w, t.own[k], GN_ROLE_ROTARY, i);
-    gn__claim_waves(w, w->base[t.cosines], GN_ROLE_ROTARY, i);
-    gn__claim_waves(w, w->base[t.sines], GN_ROLE_ROTARY, i);
+    gn__claim_waves(w, t.cosines, GN_ROLE_ROTARY, i);
+    gn__claim_waves(w, t.sines, GN_ROLE_ROTARY, i);
     uint32_t r = gn__reader_of(w, i);
     bool rest = r < w->n && gn__op_at(w, r) == GN_OP_CONCAT && w->p->nodes[r].n_ins == 2;
     for (uint32_t k = 0; rest && k < 2; k++) rest = gn__in_base(w, r, k) == i || gn__in_base(w, r, k) == t.x;
@@ -23721,7 +23726,7 @@ static void gn__see_positions(gn__recognition *w, uint32_t i) {
     uint32_t places = gn__in_base(w, i, 1 - side);
     gn__claim(w, i, GN_ROLE_POSITIONS, i);
     if (gn__is_lookup(w, places)) gn__claim(w, places, GN_ROLE_POSITIONS, i);
-    else gn__claim_waves(w, places, GN_ROLE_POSITIONS, i);
+    else gn__claim_waves(w, gn__in(w, i, 1 - side), GN_ROLE_POSITIONS, i);
     for (uint32_t k = 0; k < n_path; k++) {
         gn__groups_join(w, path[k], i);
         for (uint32_t j = 0; j < w->p->nodes[path[k]].n_ins; j++)
@@ -23831,7 +23836,8 @@ static void gn__see_conv(gn__recognition *w, uint32_t i) {
     uint32_t windows = w->base[x];
     int op = gn__op_at(w, windows);
     if ((op != GN_OP_GATHER && op != GN_OP_EMBEDDING) || gn__is_param(w, gn__in(w, windows, 0)) ||
-        (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM))
+        (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM) ||
+        gn__elements(w, windows) < gn__elements(w, gn__in(w, windows, 0))) /* fewer: a choice of rows */
         return;
     gn__claim(w, i, GN_ROLE_CONV, i);
     gn__claim(w, windows, GN_ROLE_CONV, i);
@@ -24382,8 +24388,9 @@ static bool gn__is_tower(const gn__recognition *w, uint32_t x) {
 }
 
 /* Towers of different modalities that meet in a sum, a product by elements, a concatenation, or a product of one's rows
-   with the other's, as in a similarity (Radford et al. 2021). It runs with factors, sums and a softmax behind it and the
-   product with weights that reads it: what is put together is not sent. Attention over another tower has a role of its own. */
+   with the other's, as in a similarity (Radford et al. 2021). It runs with factors, sums and a softmax behind it and
+   with the product with weights that reads it: what is put together is not sent. Attention over another tower has a
+   role of its own. */
 static void gn__see_fusion(gn__recognition *w, uint32_t i) {
     const gn_part_node *n = &w->p->nodes[i];
     int op = gn__op_at(w, i);
