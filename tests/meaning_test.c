@@ -925,6 +925,10 @@ TEST(convolution_by_windows_is_seen_and_is_vision) {
     CHECK_MODALITY(flat, GN_MODALITY_VISION);
     CHECK_MODALITY(image, GN_MODALITY_VISION);
     check_groups();
+    gn_step(g);
+    gn_tensor row = gn_matmul(gn_index_select(gn_tanh(rows(TIMES)), 0, words(1)), weight(DIM, DIM)); /* a choice */
+    REQUIRE(understand(row));
+    CHECK_ROLE(row, GN_ROLE_LINEAR);
     close_null();
 }
 
