@@ -2020,7 +2020,10 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
     X(INTERACTION, 20, "interaction")            \
     X(ADAPTER, 21, "adapter")                    \
     X(RECURRENT, 22, "recurrent")                \
-    X(DENOISING, 23, "denoising")
+    X(DENOISING, 23, "denoising")                \
+    X(ROTARY, 24, "rotary embedding")            \
+    X(POSITIONS, 25, "positional embedding")     \
+    X(FUSION, 26, "fusion")
 #define GN_RESIDENCIES(X)          \
     X(UNKNOWN, 0, "unknown")       \
     X(ACTIVATION, 1, "activation") \
@@ -23091,9 +23094,16 @@ enum {
     GN__RESULT = 4, /* an output or an update shows it */
     GN__GRADIENT = 8,
     GN__DROPPED = 16, /* it was read from outside its group before the group's end */
-    GN__ORDERED = 32  /* an attention, an append or a recurrence reads it on its way: its rows have an order */
+    GN__ORDERED = 32, /* an attention, an append or a recurrence reads it on its way: its rows have an order */
+    GN__GIVEN = 64    /* depends on data or on a state */
 };
-enum { GN__SCALARS = 1, GN__REDUCTIONS = 2, GN__SOFTMAXES = 4, GN__CHOICES = 8 }; /* what a walk passes */
+enum { /* what a walk passes */
+       GN__SCALARS = 1,
+       GN__REDUCTIONS = 2,
+       GN__SOFTMAXES = 4,
+       GN__CHOICES = 8,
+       GN__UNTAKEN = 16 /* of these, nodes that no recogniser took */
+};
 enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
 #define GN__SEVERAL UINT32_MAX
 
@@ -23109,9 +23119,13 @@ typedef struct gn__recognition {
     uint32_t *group;  /* parents of a union-find; after gn__groups_number 1 + the group's last node, 0: of none */
     uint32_t *last;   /* of a root: the group's last node */
     uint32_t *keys;   /* 1 + the first attention that reads it as keys or values */
+    uint32_t *cell;   /* of a recurrence's weights: 1 + the result of its latest cell; of a result: the size of its
+                         cell; of others: 1 + the product with the weights that they depend on */
+    uint32_t n_cells;
     size_t disagreements_room;
     uint8_t *facts, *role, *kind, *phase; /* role, phase: recognised; kind: of the node a group formed around,
                                              the group's role */
+    uint8_t *seen;                        /* the modality of which the node itself is evidence */
 } gn__recognition;
 
 typedef struct gn__walk {
@@ -23187,7 +23201,8 @@ static bool gn__walk_up(const gn__recognition *w, uint32_t from, unsigned sorts,
         for (uint32_t j = 0; j < n->n_ins; j++) {
             uint32_t x = w->base[w->p->ins[n->ins + j]];
             if (gn__is_free(w, x)) continue;
-            bool in = x != stop && (gn__op_sort(gn__op_at(w, x)) & sorts) && !(w->facts[x] & GN__GRADIENT);
+            bool in = x != stop && (gn__op_sort(gn__op_at(w, x)) & sorts) && !(w->facts[x] & GN__GRADIENT) &&
+                      !((sorts & GN__UNTAKEN) && w->role[x]);
             if (!(in ? gn__walk_add(out->inside, &out->n_inside, x) : gn__walk_add(out->edge, &out->n_edge, x)))
                 return false;
         }
@@ -23570,6 +23585,167 @@ static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
     gn__groups_join(w, i, w->keys[i] - 1);
 }
 
+/* ---- rotary embedding ---- */
+
+/* x when `i` is x with the other sign, else GN_NO_NODE. */
+static uint32_t gn__negated(const gn__recognition *w, uint32_t i) {
+    if (gn__op_at(w, i) == GN_OP_NEG) return gn__in_base(w, i, 0);
+    for (uint32_t k = 0; k < 2 && gn__op_at(w, i) == GN_OP_MUL; k++) {
+        uint32_t by = gn__in_base(w, i, k);
+        if (gn__op_at(w, by) == GN_OP_FULL && gn__word_f64(w->p->attrs[w->p->nodes[by].attrs + 1]) == -1)
+            return gn__in_base(w, i, 1 - k);
+    }
+    return GN_NO_NODE;
+}
+
+/* What a table is made of: past factors, repetition and a choice of rows; GN_NO_NODE: nothing like that. */
+static uint32_t gn__table_before(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    if (op == GN_OP_CONCAT || op == GN_OP_GATHER || op == GN_OP_EMBEDDING) return gn__in(w, i, 0);
+    if (op == GN_OP_SLICE_PUT || op == GN_OP_SCATTER) return gn__in(w, i, 1);
+    for (uint32_t k = 0; k < 2 && (op == GN_OP_MUL || op == GN_OP_DIV); k++)
+        if (gn__in_base(w, i, k) == gn__scaled_input(w, i)) return gn__in(w, i, k);
+    return GN_NO_NODE;
+}
+
+/* The sines or cosines that a table was made of; without these what it was made of at first. */
+static uint32_t gn__wave_of(const gn__recognition *w, uint32_t i) {
+    for (int k = 0; k < 6 && gn__op_at(w, i) != GN_OP_SIN && gn__op_at(w, i) != GN_OP_COS; k++) {
+        uint32_t before = gn__table_before(w, i);
+        if (before == GN_NO_NODE) break;
+        i = w->base[before];
+    }
+    return i;
+}
+
+/* A table of waves, which `view` shows, and the angles that they are of run with who is the first to read them. */
+static void gn__claim_waves(gn__recognition *w, uint32_t view, uint8_t role, uint32_t with) {
+    bool angles = false;
+    for (int k = 0; k < 10 && view != GN_NO_NODE; k++) {
+        uint32_t i = w->base[view];
+        int op = gn__op_at(w, i);
+        bool wave = op == GN_OP_SIN || op == GN_OP_COS, product = op == GN_OP_MUL || op == GN_OP_MATMUL;
+        uint32_t before = wave ? gn__in(w, i, 0) : gn__table_before(w, i);
+        angles |= wave;
+        if (gn__is_free(w, i) || w->role[i]) return;
+        if (before == GN_NO_NODE && op != GN_OP_ROTARY_TABLE && !(angles && product)) return;
+        gn__claim(w, i, role, with);
+        for (int j = 0; j < 8 && view != i && gn__op_at(w, view) != GN_OP_ASSIGN; j++, view = gn__in(w, view, 0))
+            gn__groups_join(w, view, with); /* who reads the same view later reads it from there */
+        view = before;
+    }
+}
+
+typedef struct gn__turn {
+    uint32_t x, cosines, sines; /* what is turned; tables, or views of them */
+    uint32_t own[8], n_own;     /* the ops */
+} gn__turn;
+
+/* The product of x, of which the input that is a view of it, with a table. */
+static bool gn__is_turned_by(const gn__recognition *w, uint32_t product, uint32_t x, uint32_t *out_view,
+                             uint32_t *out_table) {
+    for (uint32_t k = 0; k < 2 && gn__op_at(w, product) == GN_OP_MUL; k++)
+        if (gn__in_base(w, product, k) == x) {
+            *out_view = gn__in(w, product, k);
+            *out_table = gn__in(w, product, 1 - k);
+            return w->base[*out_table] != x;
+        }
+    return false;
+}
+
+/* x * cos + turned(x) * sin, where turned(x) is two parts of x, one with the other sign: halves, or pairs. */
+static bool gn__turned_whole(const gn__recognition *w, uint32_t i, gn__turn *t) {
+    uint32_t view, parts[2];
+    for (uint32_t side = 0; side < 2; side++) {
+        uint32_t plain = gn__in_base(w, i, side), crossed = gn__in_base(w, i, 1 - side);
+        for (uint32_t k = 0; k < 2 && gn__op_at(w, crossed) == GN_OP_MUL; k++) {
+            uint32_t both = gn__in_base(w, crossed, k);
+            if (gn__op_at(w, both) != GN_OP_CONCAT || w->p->nodes[both].n_ins != 2) continue;
+            for (uint32_t j = 0; j < 2; j++) parts[j] = gn__in_base(w, both, j);
+            for (uint32_t j = 0; j < 2; j++) {
+                t->x = parts[1 - j];
+                t->sines = gn__in(w, crossed, 1 - k);
+                if (gn__negated(w, parts[j]) != t->x || !gn__is_turned_by(w, plain, t->x, &view, &t->cosines)) continue;
+                const uint32_t own[] = { i, plain, crossed, both, parts[j] };
+                memcpy(t->own, own, sizeof own);
+                t->n_own = GN__LENGTH(own);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Two parts put together: a cos - b sin and b cos + a sin, where a and b are views of x. */
+static bool gn__turned_in_parts(const gn__recognition *w, uint32_t i, gn__turn *t) {
+    uint32_t view[4], table[4], product[4];
+    if (w->p->nodes[i].n_ins != 2) return false;
+    uint32_t p = gn__in_base(w, i, 0), q = gn__in_base(w, i, 1);
+    if (gn__op_at(w, p) != GN_OP_SUB || gn__op_at(w, q) != GN_OP_ADD) return false;
+    for (uint32_t k = 0; k < 4; k++) product[k] = gn__in_base(w, k < 2 ? p : q, k & 1);
+    for (uint32_t k = 0; k < 2 && gn__op_at(w, product[0]) == GN_OP_MUL; k++) {
+        bool all = true;
+        t->x = gn__in_base(w, product[0], k);
+        for (uint32_t j = 0; all && j < 4; j++) all = gn__is_turned_by(w, product[j], t->x, &view[j], &table[j]);
+        if (!all || view[0] == view[1] || view[2] == view[3]) continue;
+        uint32_t cosines = w->base[table[0]], sines = w->base[table[1]], c = w->base[table[2]], s = w->base[table[3]];
+        if (!(c == cosines && s == sines) && !(c == sines && s == cosines)) continue;
+        const uint32_t own[] = { i, p, q, product[0], product[1], product[2], product[3] };
+        memcpy(t->own, own, sizeof own);
+        t->n_own = GN__LENGTH(own);
+        t->cosines = table[0];
+        t->sines = table[1];
+        return true;
+    }
+    return false;
+}
+
+/* An attention, or an append for it, reads it: past a factor and what stands beside it. */
+static bool gn__is_attended(const gn__recognition *w, uint32_t i) {
+    for (int k = 0; k < 3; k++) {
+        uint32_t r = gn__reader_of(w, i);
+        if (r >= w->n) return false;
+        uint8_t role = w->role[r];
+        if (role == GN_ROLE_ATTENTION || role == GN_ROLE_CROSS_ATTENTION || role == GN_ROLE_GROUPED_ATTENTION ||
+            gn__attends(gn__op_at(w, r)) || gn__is_append(w, r))
+            return true;
+        if (gn__op_at(w, r) != GN_OP_CONCAT && gn__op_at(w, r) != GN_OP_MUL) return false;
+        i = r;
+    }
+    return false;
+}
+
+/* The tables are the cosines and sines of angles. Where they are given, that they turn queries or keys is what tells
+   them from other factors. */
+static bool gn__are_angles(const gn__recognition *w, uint32_t i, const gn__turn *t) {
+    uint32_t c = gn__wave_of(w, w->base[t->cosines]), s = gn__wave_of(w, w->base[t->sines]);
+    if (gn__op_at(w, c) == GN_OP_COS && gn__op_at(w, s) == GN_OP_SIN) return true;
+    bool given = (w->p->nodes[c].leaf && w->p->nodes[s].leaf) || gn__op_at(w, c) == GN_OP_ROTARY_TABLE;
+    return given && t->cosines != t->sines && gn__is_attended(w, i);
+}
+
+/* Pairs of elements turned by angles (Su et al. 2021): the op, or written out for halves of a head or for neighbours,
+   with the table if nobody read it before, and with what puts elements beside that are not turned. */
+static void gn__see_rotary(gn__recognition *w, uint32_t i) {
+    gn__turn t = { 0, 0, 0, { 0 }, 0 };
+    int op = gn__op_at(w, i);
+    if (w->role[i]) return;
+    if (op == GN_OP_ROTARY) {
+        gn__claim(w, i, GN_ROLE_ROTARY, i);
+        gn__claim_waves(w, gn__in(w, i, 1), GN_ROLE_ROTARY, i);
+        return;
+    }
+    bool turned = op == GN_OP_ADD ? gn__turned_whole(w, i, &t) : op == GN_OP_CONCAT && gn__turned_in_parts(w, i, &t);
+    if (!turned || (w->facts[t.x] & GN__GRADIENT) || !gn__are_angles(w, i, &t)) return;
+    for (uint32_t k = 0; k < t.n_own; k++) gn__claim(w, t.own[k], GN_ROLE_ROTARY, i);
+    gn__claim_waves(w, t.cosines, GN_ROLE_ROTARY, i);
+    gn__claim_waves(w, t.sines, GN_ROLE_ROTARY, i);
+    uint32_t r = gn__reader_of(w, i);
+    bool rest = r < w->n && gn__op_at(w, r) == GN_OP_CONCAT && w->p->nodes[r].n_ins == 2;
+    for (uint32_t k = 0; rest && k < 2; k++) rest = gn__in_base(w, r, k) == i || gn__in_base(w, r, k) == t.x;
+    if (rest) gn__claim(w, r, GN_ROLE_ROTARY, i);
+}
+
 /* ---- embedding, linear, convolution, MLP, head ---- */
 
 static bool gn__is_lookup(const gn__recognition *w, uint32_t i) {
@@ -23582,7 +23758,180 @@ static bool gn__is_lookup(const gn__recognition *w, uint32_t i) {
     return false;
 }
 
-/* Rows of a table of parameters, with the sum of several (tokens, positions) and a factor. */
+/* The ids of lookup i. */
+static uint32_t gn__ids_of(const gn__recognition *w, uint32_t i) {
+    if (gn__op_at(w, i) != GN_OP_MATMUL) return gn__in_base(w, i, 1);
+    uint32_t hot = gn__in_base(w, i, gn__op_at(w, gn__in_base(w, i, 0)) == GN_OP_ONE_HOT ? 0 : 1);
+    return gn__in_base(w, hot, 0);
+}
+
+/* The ids of lookup i are places: they count, from a number that may be given. */
+static bool gn__ids_count(const gn__recognition *w, uint32_t i) {
+    uint32_t at = gn__ids_of(w, i);
+    for (int k = 0; k < 4; k++) {
+        int op = gn__op_at(w, at);
+        if (op == GN_OP_ARANGE || op == GN_OP_CUMSUM) return true;
+        if (gn__op_sort(op) != GN__SCALARS) return false;
+        for (uint32_t j = 0; j < w->p->nodes[at].n_ins; j++)
+            if (gn__op_at(w, gn__in_base(w, at, j)) == GN_OP_ARANGE) return true;
+        at = gn__main_input(w, at);
+    }
+    return false;
+}
+
+enum { GN__CONV_DENSE = 1, GN__CONV_POINT = 2, GN__CONV_PATCHES = 4, GN__CONV_DEPTHWISE = 8, GN__CUT_MOST = 6 };
+
+/* What the filters of conv i are: one for all channels, of one place, of places that do not overlap, of a channel
+   each. */
+static unsigned gn__conv_sort(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    if (gn__op_at(w, i) != GN_OP_CONV) return 0;
+    const int64_t *a = w->p->attrs + n->attrs;
+    uint32_t filters = gn__in(w, i, 1);
+    bool transposed = a[0] & GN__CONV_TRANSPOSED, point = !transposed, patches = !transposed;
+    for (int k = 0; k + 2 < n->rank; k++) {
+        gn__conv_axis axis = gn__conv_axis_of(a, k);
+        int64_t kernel = gn__dim(w, filters, k + 2);
+        point &= kernel == 1;
+        patches &= kernel > 1 && kernel == axis.stride && axis.dilation == 1 && axis.before == 0 && axis.after == 0;
+    }
+    return (a[1] == 1 ? GN__CONV_DENSE : 0u) | (point ? GN__CONV_POINT : 0u) | (patches ? GN__CONV_PATCHES : 0u) |
+           (a[1] > 1 && !transposed && gn__dim(w, filters, 1) == 1 ? GN__CONV_DEPTHWISE : 0u);
+}
+
+/* Channels that a picture has at most: colour and how much it covers. */
+enum { GN__PICTURE_CHANNELS = 4 };
+
+/* Data whose two axes are each cut into tiles (reshape), the pixels of a tile put together (permute), and each tile a
+   row (reshape), which x is a view of; one of the other axes is that of few channels. */
+static bool gn__is_tiles(const gn__recognition *w, uint32_t x) {
+    uint32_t way[GN__CUT_MOST], n = 0, from = w->base[x];
+    for (uint32_t at = x; at != from && gn__is_glue(&w->p->nodes[at]); at = gn__in(w, at, 0)) {
+        if (gn__op_at(w, at) == GN_OP_CAST) continue;
+        if (n == GN__CUT_MOST || gn__op_at(w, at) == GN_OP_ASSIGN) return false;
+        way[n++] = at;
+    }
+    if (n < 3 || gn__op_at(w, way[n - 1]) != GN_OP_RESHAPE || gn__op_at(w, way[n - 2]) != GN_OP_PERMUTE) return false;
+    uint32_t cut = way[n - 1];
+    int rank = w->p->nodes[from].rank, to = w->p->nodes[cut].rank, cuts = 0, axis = 0;
+    bool channels = false;
+    for (int k = 0; k < rank; k++, axis++) {
+        int64_t size = gn__dim(w, from, k);
+        if (axis < to && gn__dim(w, cut, axis) == size) {
+            channels |= size <= GN__PICTURE_CHANNELS && (rank < 4 || k > 0); /* the first of four is of pictures */
+            continue;
+        }
+        if (axis + 1 >= to ||
+            gn_size_mul((uint64_t)gn__dim(w, cut, axis), (uint64_t)gn__dim(w, cut, axis + 1)) != (uint64_t)size)
+            return false;
+        cuts++, axis++;
+    }
+    return axis == to && cuts == 2 && (channels || rank == 2);
+}
+
+/* Patches of a picture become rows: a conv whose places do not overlap, or a product with tiles. */
+static bool gn__is_patches(const gn__recognition *w, uint32_t i) {
+    if (gn__conv_sort(w, i) & GN__CONV_PATCHES) return true;
+    uint32_t x = gn__linear_input(w, i);
+    return x != GN_NO_NODE && w->p->nodes[w->base[x]].leaf == GN_LEAF_DATA && gn__is_tiles(w, x);
+}
+
+/* ---- positional embedding ---- */
+
+/* Angles of places: each place times each frequency, or anything that no parameter takes part in. */
+static bool gn__is_outer(const gn__recognition *w, uint32_t i) {
+    if (gn__op_at(w, i) == GN_OP_CONCAT) i = gn__in_base(w, i, 0);
+    if (!(w->facts[i] & GN__PARAM)) return true;
+    if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__last_dim(w, gn__in(w, i, 0)) == 1;
+    return gn__op_at(w, i) == GN_OP_MUL && gn__elements(w, gn__in(w, i, 0)) < gn__elements(w, i) &&
+           gn__elements(w, gn__in(w, i, 1)) < gn__elements(w, i);
+}
+
+/* Input k of sum i differs from place to place and not by what stands there: rows that counting ids pick, a table of
+   parameters along two axes and more, sines and cosines. */
+static bool gn__is_places(const gn__recognition *w, uint32_t i, uint32_t k) {
+    uint32_t view = gn__in(w, i, k), x = w->base[view];
+    const gn_part_node *n = &w->p->nodes[view];
+    int along = 0;
+    if (gn__is_lookup(w, x)) return gn__ids_count(w, x);
+    for (int axis = 0; axis < n->rank; axis++) along += gn__dim(w, view, axis) > 1;
+    if (along < 2) return false; /* a bias */
+    if (gn__is_table(w, x)) return true;
+    uint32_t wave = gn__wave_of(w, x);
+    return (gn__op_at(w, wave) == GN_OP_SIN || gn__op_at(w, wave) == GN_OP_COS) &&
+           gn__is_outer(w, gn__in_base(w, wave, 0));
+}
+
+/* Rows of a table, patches of a picture, or what the first product makes of data. */
+static bool gn__is_embedded(const gn__recognition *w, uint32_t x) {
+    if (gn__is_lookup(w, x)) return !gn__ids_count(w, x) && !(w->off & GN_OFF_ROLE(GN_ROLE_EMBEDDING));
+    if (gn__is_patches(w, x)) return !(w->off & GN_OFF_ROLE(GN_ROLE_PATCHES));
+    uint32_t from = gn__op_at(w, x) == GN_OP_CONV ? gn__in(w, x, 0) : gn__linear_input(w, x);
+    return from != GN_NO_NODE && w->p->nodes[w->base[from]].leaf == GN_LEAF_DATA;
+}
+
+/* What x is made of on the way to where it was embedded: before a factor, a bias, tokens that are put before, other
+   places, and rows of another table of the same words; GN_NO_NODE: it was not. */
+static uint32_t gn__before_places(const gn__recognition *w, uint32_t x) {
+    int op = gn__op_at(w, x);
+    if (op == GN_OP_CONCAT && w->p->nodes[x].n_ins == 2 && gn__is_free(w, gn__in_base(w, x, 0)))
+        return gn__in_base(w, x, 1);
+    if (op == GN_OP_MUL) return gn__scaled_input(w, x);
+    if (op != GN_OP_ADD) return GN_NO_NODE;
+    if (w->role[x] == GN_ROLE_POSITIONS) return gn__in_base(w, x, gn__is_places(w, x, 0) ? 1 : 0);
+    bool rows = gn__is_lookup(w, gn__in_base(w, x, 0)) && gn__is_lookup(w, gn__in_base(w, x, 1));
+    return rows ? gn__in_base(w, x, 0) : gn__scaled_input(w, x);
+}
+
+enum { GN__PLACED_MOST = 4 };
+
+/* Where x was embedded, and the nodes from x to there; GN_NO_NODE: nowhere. */
+static uint32_t gn__embedded_at(const gn__recognition *w, uint32_t x, uint32_t path[GN__PLACED_MOST], uint32_t *out_n) {
+    for (*out_n = 0; *out_n < GN__PLACED_MOST && x != GN_NO_NODE; x = gn__before_places(w, x)) {
+        if (gn__is_embedded(w, x)) return x;
+        path[(*out_n)++] = x;
+    }
+    return GN_NO_NODE;
+}
+
+/* The input of sum i to which places are added; GN_NO_NODE: it is another sum. */
+static uint32_t gn__placed_at(const gn__recognition *w, uint32_t i, uint32_t *out_side, uint32_t path[GN__PLACED_MOST],
+                              uint32_t *n_path) {
+    for (uint32_t side = 0; side < 2 && gn__op_at(w, i) == GN_OP_ADD; side++) {
+        if (!gn__is_places(w, i, 1 - side)) continue;
+        *out_side = side;
+        uint32_t e = gn__embedded_at(w, gn__in_base(w, i, side), path, n_path);
+        bool state = w->p->nodes[gn__in_base(w, i, 1 - side)].leaf == GN_LEAF_STATE; /* may be of the step before */
+        if (e != GN_NO_NODE && (!state || gn__is_lookup(w, e) || gn__is_patches(w, e))) return e;
+    }
+    return GN_NO_NODE;
+}
+
+static bool gn__adds_places(const gn__recognition *w, uint32_t i) {
+    uint32_t side, path[GN__PLACED_MOST], n;
+    return w->role[i] == GN_ROLE_POSITIONS || gn__placed_at(w, i, &side, path, &n) != GN_NO_NODE;
+}
+
+/* Places added to an embedding, learned or as waves (Vaswani et al. 2017); they run with the embedding, whose rows have
+   an order then. */
+static void gn__see_positions(gn__recognition *w, uint32_t i) {
+    uint32_t side = 0, path[GN__PLACED_MOST], n_path = 0,
+             e = w->role[i] ? GN_NO_NODE : gn__placed_at(w, i, &side, path, &n_path);
+    if (e == GN_NO_NODE || (w->facts[e] & GN__GRADIENT)) return;
+    uint32_t places = gn__in_base(w, i, 1 - side);
+    gn__claim(w, i, GN_ROLE_POSITIONS, i);
+    if (gn__is_lookup(w, places)) gn__claim(w, places, GN_ROLE_POSITIONS, i);
+    else gn__claim_waves(w, gn__in(w, i, 1 - side), GN_ROLE_POSITIONS, i);
+    for (uint32_t k = 0; k < n_path; k++) {
+        gn__groups_join(w, path[k], i);
+        for (uint32_t j = 0; j < w->p->nodes[path[k]].n_ins; j++)
+            if (gn__is_lookup(w, gn__in_base(w, path[k], j))) w->facts[gn__in_base(w, path[k], j)] |= GN__ORDERED;
+    }
+    gn__groups_join(w, i, e);
+    w->facts[e] |= GN__ORDERED;
+}
+
+/* Rows of a table of parameters, with the sum of several (words and the sentences that they are of) and a factor. */
 static void gn__see_embedding(gn__recognition *w, uint32_t i) {
     if (w->role[i] || !gn__is_lookup(w, i)) return;
     gn__claim(w, i, GN_ROLE_EMBEDDING, i);
@@ -23594,16 +23943,17 @@ static void gn__see_embedding(gn__recognition *w, uint32_t i) {
     for (int step = 0; step < 4; step++) {
         uint32_t r = gn__reader_of(w, at);
         int op = r < w->n ? gn__op_at(w, r) : GN_OP_FAILED;
-        if ((op != GN_OP_ADD && op != GN_OP_MUL) || w->role[r]) return;
+        bool placed = r < w->n && w->role[r] == GN_ROLE_POSITIONS;
+        at = r;
+        if (placed) continue;
+        if ((op != GN_OP_ADD && op != GN_OP_MUL) || w->role[r] || gn__adds_places(w, r)) return;
         for (uint32_t k = 0; k < 2; k++) {
             uint32_t x = gn__in_base(w, r, k);
-            if (!gn__is_free(w, x) && w->role[x] != GN_ROLE_EMBEDDING) return;
+            bool own = w->role[x] == GN_ROLE_EMBEDDING || w->role[x] == GN_ROLE_POSITIONS;
+            if (!gn__is_free(w, x) && !own) return;
             if (!gn__is_free(w, x)) gn__groups_join(w, x, i);
-            bool place = gn__op_at(w, x) == GN_OP_EMBEDDING && gn__op_at(w, gn__in_base(w, x, 1)) == GN_OP_ARANGE;
-            if (place) w->facts[i] |= GN__ORDERED, w->facts[x] |= GN__ORDERED; /* places were added */
         }
         gn__claim(w, r, GN_ROLE_EMBEDDING, i);
-        at = r;
     }
 }
 
@@ -23681,31 +24031,12 @@ static void gn__see_conv(gn__recognition *w, uint32_t i) {
     uint32_t windows = w->base[x];
     int op = gn__op_at(w, windows);
     if ((op != GN_OP_GATHER && op != GN_OP_EMBEDDING) || gn__is_param(w, gn__in(w, windows, 0)) ||
-        (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM))
+        (w->facts[gn__in_base(w, windows, 1)] & GN__PARAM) ||
+        gn__elements(w, windows) < gn__elements(w, gn__in(w, windows, 0))) /* fewer: a choice of rows */
         return;
     gn__claim(w, i, GN_ROLE_CONV, i);
     gn__claim(w, windows, GN_ROLE_CONV, i);
     gn__claim_tail(w, i, GN_ROLE_CONV);
-}
-
-enum { GN__CONV_DENSE = 1, GN__CONV_POINT = 2, GN__CONV_PATCHES = 4, GN__CONV_DEPTHWISE = 8 };
-
-/* What the filters of conv i are: one for all channels, of one place, of places that do not overlap, of a channel
-   each. */
-static unsigned gn__conv_sort(const gn__recognition *w, uint32_t i) {
-    const gn_part_node *n = &w->p->nodes[i];
-    if (gn__op_at(w, i) != GN_OP_CONV) return 0;
-    const int64_t *a = w->p->attrs + n->attrs;
-    uint32_t filters = gn__in(w, i, 1);
-    bool transposed = a[0] & GN__CONV_TRANSPOSED, point = !transposed, patches = !transposed;
-    for (int k = 0; k + 2 < n->rank; k++) {
-        gn__conv_axis axis = gn__conv_axis_of(a, k);
-        int64_t kernel = gn__dim(w, filters, k + 2);
-        point &= kernel == 1;
-        patches &= kernel > 1 && kernel == axis.stride && axis.dilation == 1 && axis.before == 0 && axis.after == 0;
-    }
-    return (a[1] == 1 ? GN__CONV_DENSE : 0u) | (point ? GN__CONV_POINT : 0u) | (patches ? GN__CONV_PATCHES : 0u) |
-           (a[1] > 1 && !transposed && gn__dim(w, filters, 1) == 1 ? GN__CONV_DEPTHWISE : 0u);
 }
 
 /* A conv with a filter for each channel, then one of all channels at each place: what lies between is not sent. */
@@ -23727,21 +24058,20 @@ static void gn__see_separable(gn__recognition *w, uint32_t i) {
     gn__claim_tail(w, i, GN_ROLE_SEPARABLE_CONV);
 }
 
-/* Patches of a picture become rows: a conv whose places do not overlap, or a product with data of four axes in another
-   shape; with the positions that are added. */
+/* Patches with the bias and, past them, the places that are added. */
 static void gn__see_patches(gn__recognition *w, uint32_t i) {
-    uint32_t x = gn__linear_input(w, i), from = x == GN_NO_NODE ? i : w->base[x], at = i;
-    bool conv = gn__conv_sort(w, i) & GN__CONV_PATCHES;
-    bool product = x != GN_NO_NODE && w->p->nodes[from].leaf == GN_LEAF_DATA && w->p->nodes[from].rank >= 4 &&
-                   gn__last_dim(w, from) != gn__last_dim(w, x) &&
-                   gn__elements(w, x) > gn__dim(w, from, 0) * gn__last_dim(w, x); /* several rows of a picture */
-    if (w->role[i] || (!conv && !product)) return;
+    uint32_t at = i;
+    if (w->role[i] || !gn__is_patches(w, i)) return;
     gn__claim(w, i, GN_ROLE_PATCHES, i);
-    for (int step = 0; step < 4; step++) {
+    for (int step = 0; step < 6; step++) {
         uint32_t r = gn__reader_of(w, at);
-        int op = r < w->n ? gn__op_at(w, r) : GN_OP_FAILED;
-        if (op != GN_OP_ADD || w->role[r] || gn__scaled_input(w, r) != at) return;
-        gn__claim(w, r, GN_ROLE_PATCHES, i);
+        bool placed = r < w->n && w->role[r] == GN_ROLE_POSITIONS;
+        if (!placed) {
+            if (r >= w->n || gn__op_at(w, r) != GN_OP_ADD || w->role[r] || gn__scaled_input(w, r) != at ||
+                gn__adds_places(w, r))
+                return;
+            gn__claim(w, r, GN_ROLE_PATCHES, i);
+        }
         at = r;
     }
 }
@@ -23781,16 +24111,148 @@ static void gn__see_skip(gn__recognition *w, uint32_t i) {
     if (earlier) gn__claim(w, i, GN_ROLE_SKIP, conv);
 }
 
-/* The steps of a recurrent layer, with the activation behind it; the product of its input for all steps is a linear. */
-static void gn__see_recurrent(gn__recognition *w, uint32_t i) {
-    if (w->role[i] || gn__op_at(w, i) != GN_OP_RECURRENT) return;
-    gn__claim(w, i, GN_ROLE_RECURRENT, i);
-    gn__claim_tail(w, i, GN_ROLE_RECURRENT);
-}
-
 static bool gn__bends(int op) {
     return gn__op_sort(op) == GN__SCALARS && op != GN_OP_ADD && op != GN_OP_SUB && op != GN_OP_MUL && op != GN_OP_DIV &&
            op != GN_OP_NEG && op != GN_OP_FMA;
+}
+
+/* Product i with weights: what it takes, and the weights. A state may be either: what another state or weights
+   multiply from the right. */
+static bool gn__weighed(const gn__recognition *w, uint32_t i, uint32_t *out_x, uint32_t *out_weights) {
+    uint32_t x = gn__linear_input(w, i), side = 0;
+    if (x == GN_NO_NODE) {
+        if (gn__op_at(w, i) != GN_OP_MATMUL || !gn__is_param(w, gn__in(w, i, 0))) return false;
+        bool first = w->p->nodes[gn__in_base(w, i, 1)].leaf == GN_LEAF_STATE &&
+                     w->p->nodes[gn__in_base(w, i, 0)].leaf == GN_LEAF_WEIGHT;
+        x = gn__in(w, i, first ? 1 : 0);
+        side = first ? 0 : 1;
+    } else side = gn__in(w, i, 0) == x ? 1 : 0;
+    *out_x = w->base[x];
+    *out_weights = gn__in(w, i, side);
+    return true;
+}
+
+/* Whether x, or a part of it where several are put together, is h. */
+static bool gn__is_or_has(const gn__recognition *w, uint32_t x, uint32_t h) {
+    bool has = x == h;
+    for (uint32_t k = 0; gn__op_at(w, x) == GN_OP_CONCAT && k < w->p->nodes[x].n_ins && k < 4; k++)
+        has |= gn__in_base(w, x, k) == h;
+    return has;
+}
+
+/* A cell of a recurrence, of which h is the result: elementwise ops that bend, over a product of what was carried with
+   the weights (GN_NO_NODE: any, of `carried`), and an input of the step: another product, a row of a table, or what
+   the carried value was put beside. */
+static bool gn__cell_at(const gn__recognition *w, uint32_t h, uint32_t weights, uint32_t carried, gn__walk *walk,
+                        uint32_t *out_product) {
+    bool bends = false, fed = false;
+    uint32_t x, by;
+    *out_product = GN_NO_NODE;
+    if (w->role[h] || gn__op_sort(gn__op_at(w, h)) != GN__SCALARS || (w->facts[h] & GN__GRADIENT) ||
+        !gn__walk_up(w, h, GN__SCALARS | GN__UNTAKEN, GN_NO_NODE, walk))
+        return false;
+    for (uint32_t k = 0; k < walk->n_inside; k++) bends |= gn__bends(gn__op_at(w, walk->inside[k]));
+    for (uint32_t k = 0; bends && k < walk->n_edge; k++) {
+        uint32_t e = walk->edge[k];
+        bool product = gn__weighed(w, e, &x, &by);
+        bool own = product && (carried == GN_NO_NODE ? w->base[by] == weights : gn__is_or_has(w, x, carried));
+        if (own && *out_product == GN_NO_NODE) {
+            *out_product = e;
+            fed |= gn__op_at(w, x) == GN_OP_CONCAT;
+        } else fed |= (product && !own) || gn__is_lookup(w, e);
+    }
+    return *out_product != GN_NO_NODE && fed;
+}
+
+/* A cell runs together, with the products of its step: of the carried value, of the input if it is not one for all
+   steps, and of what gates let through before they are multiplied. */
+static void gn__claim_cell(gn__recognition *w, uint32_t h, uint32_t product, const gn__walk *walk) {
+    gn__walk gates;
+    uint32_t x, by;
+    gn__claim(w, h, GN_ROLE_RECURRENT, h);
+    gn__claim_walk(w, walk, GN_ROLE_RECURRENT, h);
+    for (uint32_t k = 0; k < walk->n_edge && k < 8; k++) {
+        uint32_t e = walk->edge[k];
+        if (w->role[e] || gn__elements(w, e) != gn__elements(w, product) || !gn__weighed(w, e, &x, &by)) continue;
+        gn__claim(w, e, GN_ROLE_RECURRENT, h);
+        if (gn__op_at(w, x) == GN_OP_CONCAT && w->reads[x] == 1) gn__claim(w, x, GN_ROLE_RECURRENT, h);
+        if (w->role[x] || gn__op_at(w, x) != GN_OP_MUL || gn__elements(w, x) != gn__elements(w, h) ||
+            !gn__walk_up(w, x, GN__SCALARS | GN__UNTAKEN, GN_NO_NODE, &gates))
+            continue;
+        gn__claim_walk(w, &gates, GN_ROLE_RECURRENT, h);
+        for (uint32_t j = 0; j < gates.n_edge && j < 8; j++)
+            if (gn__elements(w, gates.edge[j]) == gn__elements(w, product) && gn__weighed(w, gates.edge[j], &x, &by))
+                gn__claim(w, gates.edge[j], GN_ROLE_RECURRENT, h);
+    }
+    w->cell[h] = walk->n_inside;
+    w->n_cells++;
+}
+
+/* The cell before product i: that its result is multiplied by the weights that are inside it too makes it one. */
+static void gn__see_cell_before(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t x, by, product, first, before;
+    if (!gn__weighed(w, i, &x, &by) || GN__MAX(w->reads[by], w->reads[w->base[by]]) < 2) return;
+    by = w->base[by];
+    uint32_t n = gn__op_at(w, x) == GN_OP_CONCAT ? GN__MIN(w->p->nodes[x].n_ins, 4u) : 1;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t h = gn__op_at(w, x) == GN_OP_CONCAT ? gn__in_base(w, x, k) : x;
+        if (!gn__cell_at(w, h, by, GN_NO_NODE, &walk, &product)) continue;
+        bool begun = w->cell[by] != 0;
+        gn__claim_cell(w, h, product, &walk);
+        w->cell[by] = h + 1;
+        if (begun || !gn__weighed(w, product, &first, &before)) continue;
+        uint32_t parts = gn__op_at(w, first) == GN_OP_CONCAT ? GN__MIN(w->p->nodes[first].n_ins, 4u) : 1;
+        for (uint32_t j = 0; j < parts; j++) { /* the first step has nothing to carry */
+            uint32_t h1 = gn__op_at(w, first) == GN_OP_CONCAT ? gn__in_base(w, first, j) : first;
+            if (w->role[h1] || gn__op_at(w, h1) != gn__op_at(w, h) || gn__elements(w, h1) != gn__elements(w, h) ||
+                !gn__walk_up(w, h1, GN__SCALARS | GN__UNTAKEN, GN_NO_NODE, &walk) || walk.n_inside > w->cell[h])
+                continue;
+            uint32_t size = w->cell[h];
+            gn__claim_cell(w, h1, product, &walk);
+            w->cell[h] = size;
+        }
+    }
+}
+
+/* Recurrent layers and cells. The op, with the activation behind it; the product of its input for all steps is a
+   linear. Written out: cells of several steps with the same weights, or one whose state is the result. */
+static void gn__see_recurrent(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t product;
+    if (w->role[i]) return;
+    if (gn__op_at(w, i) == GN_OP_RECURRENT) {
+        gn__claim(w, i, GN_ROLE_RECURRENT, i);
+        gn__claim_tail(w, i, GN_ROLE_RECURRENT);
+        return;
+    }
+    if (gn__op_at(w, i) != GN_OP_ASSIGN) {
+        gn__see_cell_before(w, i);
+        return;
+    }
+    uint32_t state = gn__in_base(w, i, 0), h = gn__in_base(w, i, 1);
+    if (w->p->nodes[state].leaf != GN_LEAF_STATE || !gn__cell_at(w, h, GN_NO_NODE, state, &walk, &product)) return;
+    gn__claim_cell(w, h, product, &walk);
+}
+
+/* The last cell, whose result nothing is carried from: it ends in the same op as the one before and is as large. */
+static void gn__see_last_cell(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    uint32_t x, by, product;
+    if (!w->n_cells) return;
+    if (gn__weighed(w, i, &x, &by) && w->p->nodes[w->base[by]].leaf && w->cell[w->base[by]]) w->cell[i] = i + 1;
+    if (w->role[i] || gn__op_sort(gn__op_at(w, i)) != GN__SCALARS) return;
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+        x = gn__in_base(w, i, k);
+        bool way = gn__weighed(w, x, &product, &by) || (!w->p->nodes[x].leaf && !w->role[x]);
+        if (way && w->cell[x] > w->cell[i]) w->cell[i] = w->cell[x];
+    }
+    if (!w->cell[i] || !gn__weighed(w, w->cell[i] - 1, &x, &by)) return;
+    uint32_t before = w->cell[w->base[by]] - 1;
+    if (gn__op_at(w, i) != gn__op_at(w, before) || gn__elements(w, i) != gn__elements(w, before) ||
+        !gn__cell_at(w, i, w->base[by], GN_NO_NODE, &walk, &product) || walk.n_inside != w->cell[before])
+        return;
+    gn__claim_cell(w, i, product, &walk);
 }
 
 /* Two products with an activation between them, which may be gated: down(act(gate(x)) * up(x)). */
@@ -23985,6 +24447,173 @@ static void gn__see_denoising(gn__recognition *w, uint32_t i) {
     gn__seed_phase(w, i, GN_DENOISE);
 }
 
+/* ---- modality: by evidence. That a tensor has two, three or four axes is none ---- */
+
+static const gn_part_hint gn__no_hint = { 0, 0, 0, 0, 0 };
+static const gn_part_hint *gn__hint_of(const gn__recognition *w, uint32_t i) {
+    return w->p->hints ? &w->p->hints[i] : &gn__no_hint;
+}
+
+/* Bit GN__ORDERED of all that leads to an attention, an append, a recurrence or a conv along one axis, whose rows stand
+   in an order. What is summed up on the way, or is one for many rows there, is none of the rows. */
+static void gn__order_fill(gn__recognition *w) {
+    for (uint32_t i = w->n; i-- > 0;) {
+        uint8_t role = w->role[i];
+        int op = gn__op_at(w, i);
+        unsigned sort = gn__op_sort(op);
+        if (role == GN_ROLE_ATTENTION || role == GN_ROLE_CROSS_ATTENTION || role == GN_ROLE_GROUPED_ATTENTION ||
+            role == GN_ROLE_KV_APPEND || role == GN_ROLE_RECURRENT ||
+            (op == GN_OP_CONV && w->p->nodes[i].rank == 3 && gn__dim(w, gn__in(w, i, 1), 2) > 1))
+            w->facts[i] |= GN__ORDERED;
+        if (!(w->facts[i] & GN__ORDERED) || sort == GN__REDUCTIONS) continue;
+        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+            uint32_t x = gn__in(w, i, k);
+            bool spread = (sort == GN__SCALARS || op == GN_OP_BROADCAST) && gn__elements(w, x) < gn__elements(w, i);
+            if (!spread) w->facts[x] |= GN__ORDERED;
+        }
+    }
+}
+
+/* The product that i is the square of; GN_NO_NODE: it is none. */
+static uint32_t gn__squared_product(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    bool square = op == GN_OP_SQUARE || (op == GN_OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
+    uint32_t x = square ? gn__in_base(w, i, 0) : i;
+    return square && gn__op_at(w, x) == GN_OP_MATMUL ? x : GN_NO_NODE;
+}
+
+/* The squares of two products of the same rows, added: the power of the rows' waves. */
+static bool gn__is_power(const gn__recognition *w, uint32_t i) {
+    if (gn__op_at(w, i) != GN_OP_ADD) return false;
+    uint32_t a = gn__squared_product(w, gn__in_base(w, i, 0)), b = gn__squared_product(w, gn__in_base(w, i, 1));
+    if (a == GN_NO_NODE || b == GN_NO_NODE || a == b) return false;
+    return gn__in_base(w, a, 0) == gn__in_base(w, b, 0) || gn__in_base(w, a, 1) == gn__in_base(w, b, 1);
+}
+
+static bool gn__into_power(const gn__recognition *w, uint32_t i) {
+    uint32_t square = gn__reader_of(w, i), sum = square < w->n ? gn__reader_of(w, square) : w->n;
+    return sum < w->n && gn__is_power(w, sum);
+}
+
+/* Frames of a wave that overlap: elements that the sums of two countings pick along the last axis, as gn_stft does. */
+static bool gn__is_frames(const gn__recognition *w, uint32_t i) {
+    if (gn__op_at(w, i) != GN_OP_GATHER || (w->facts[gn__in(w, i, 0)] & GN__PARAM)) return false;
+    const gn_part_node *n = &w->p->nodes[i];
+    uint32_t ids = gn__in_base(w, i, 1), x = gn__in(w, i, 0);
+    int64_t axis = w->p->attrs[n->attrs];
+    return (axis == n->rank - 1 || axis == -1) && gn__is_float((gn_dtype)n->dtype) && gn__op_at(w, ids) == GN_OP_ADD &&
+           gn__op_at(w, gn__in_base(w, ids, 0)) == GN_OP_ARANGE &&
+           gn__op_at(w, gn__in_base(w, ids, 1)) == GN_OP_ARANGE && gn__elements(w, i) > gn__elements(w, x);
+}
+
+enum { GN__WAVE_CHANNELS = 2 };
+
+/* What a conv says of what it reads. Filters that lie over several places along two axes, of so few channels as a
+   picture has: a picture. Along the only axis that there is, of one channel or two, with a stride: frames of a wave. */
+static uint8_t gn__conv_reads(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    const int64_t *a = w->p->attrs + n->attrs;
+    uint32_t x = gn__in(w, i, 0), filters = gn__in(w, i, 1);
+    int wide = 0, over = 0;
+    bool strides = false;
+    if (a[0] & GN__CONV_TRANSPOSED) return GN_MODALITY_UNKNOWN;
+    for (int k = 0; k + 2 < n->rank; k++) {
+        if (gn__dim(w, x, k + 2) < 2) continue;
+        bool lies = gn__dim(w, filters, k + 2) > 1;
+        wide++;
+        over += lies;
+        strides |= lies && gn__conv_axis_of(a, k).stride > 1;
+    }
+    if (over >= 2 && gn__dim(w, x, 1) <= GN__PICTURE_CHANNELS) return GN_MODALITY_VISION;
+    return wide == 1 && strides && gn__dim(w, x, 1) <= GN__WAVE_CHANNELS ? GN_MODALITY_AUDIO : GN_MODALITY_UNKNOWN;
+}
+
+/* The same of a conv that is written as a product with windows of planes. */
+static bool gn__windows_of_picture(const gn__recognition *w, uint32_t windows) {
+    uint32_t x = gn__in_base(w, windows, 0);
+    int rank = w->p->nodes[x].rank;
+    return rank >= 3 && gn__dim(w, x, rank - 1) > 1 && gn__dim(w, x, rank - 2) > 1 &&
+           gn__dim(w, x, rank - 3) <= GN__PICTURE_CHANNELS;
+}
+
+/* Ids that are given and whose rows have an order are text, other ids and bags of them categories of a table; ids that
+   count are places, and those that are known beforehand pick parameters, which is neither. Convs and patches over two
+   axes with few channels read pictures; frames of waves and the power of waves are sound. Floats by themselves are
+   unknown, whatever their axes are: they are what they meet. `so_far`: what the inputs are. */
+static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i, uint8_t so_far) {
+    if (gn__is_lookup(w, i)) {
+        if (!(w->facts[gn__ids_of(w, i)] & GN__GIVEN) || gn__ids_count(w, i)) return GN_MODALITY_UNKNOWN;
+        bool text = w->role[i] != GN_ROLE_EMBEDDING_BAG && w->facts[i] & GN__ORDERED;
+        return text ? GN_MODALITY_TEXT : GN_MODALITY_TABULAR;
+    }
+    if (gn__is_power(w, i) || gn__into_power(w, i)) return GN_MODALITY_AUDIO;
+    if (so_far) return GN_MODALITY_UNKNOWN;
+    if (gn__is_frames(w, i)) return GN_MODALITY_AUDIO;
+    if (gn__op_at(w, i) == GN_OP_CONV) return gn__conv_reads(w, i);
+    uint32_t x = gn__linear_input(w, i);
+    bool picture =
+        x != GN_NO_NODE && (w->role[i] == GN_ROLE_CONV ? gn__windows_of_picture(w, w->base[x]) : gn__is_patches(w, i));
+    return picture ? GN_MODALITY_VISION : GN_MODALITY_UNKNOWN;
+}
+
+/* What each node is evidence of spreads to what follows; where two modalities meet it is mixed. */
+static void gn__modalities_spread(gn__recognition *w) {
+    gn_node_meaning *t = w->m->nodes;
+    gn__order_fill(w);
+    for (uint32_t i = 0; i < w->n; i++) {
+        const gn_part_node *n = &w->p->nodes[i];
+        uint8_t hinted = gn__hint_of(w, i)->modality, mix = GN_MODALITY_UNKNOWN;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
+            uint8_t from = t[gn__in(w, i, k)].modality;
+            if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
+        }
+        uint8_t seen = n->leaf ? (uint8_t)GN_MODALITY_UNKNOWN : gn__modality_seen(w, i, mix);
+        w->seen[i] = w->off & GN_OFF_MODALITY(seen) ? (uint8_t)GN_MODALITY_UNKNOWN : seen;
+        t[i].modality = hinted ? hinted : w->seen[i] ? w->seen[i] : mix;
+    }
+}
+
+/* ---- fusion of modalities ---- */
+
+/* What a tower makes of one modality; also where towers met before. */
+static bool gn__is_tower(const gn__recognition *w, uint32_t x) {
+    uint8_t modality = w->m->nodes[x].modality;
+    bool met = modality == GN_MODALITY_MIXED && w->role[w->base[x]] == GN_ROLE_FUSION;
+    return !gn__is_free(w, x) && (w->facts[x] & GN__PARAM) && (met || (modality && modality != GN_MODALITY_MIXED));
+}
+
+/* Towers of different modalities that meet in a sum, a product by elements, a concatenation, or a product of one's rows
+   with the other's, as in a similarity (Radford et al. 2021). It runs with factors, sums and a softmax behind it and
+   with the product with weights that reads it: what is put together is not sent. Attention over another tower has a
+   role of its own. */
+static void gn__see_fusion(gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    int op = gn__op_at(w, i);
+    uint32_t at = i;
+    bool differ = false;
+    if (w->role[i] || (op != GN_OP_ADD && op != GN_OP_MUL && op != GN_OP_CONCAT && op != GN_OP_MATMUL) ||
+        (w->facts[i] & GN__GRADIENT) || n->n_ins < 2 || n->n_ins > 8 || gn__elements(w, i) < 2)
+        return;
+    for (uint32_t k = 0; k < n->n_ins; k++) {
+        uint32_t x = gn__in(w, i, k);
+        if (!gn__is_tower(w, x)) return;
+        differ |= w->m->nodes[x].modality != w->m->nodes[gn__in(w, i, 0)].modality;
+    }
+    if (!differ) return;
+    gn__claim(w, i, GN_ROLE_FUSION, i);
+    for (int step = 0; step < 3; step++) {
+        uint32_t r = gn__reader_of(w, at);
+        if (r >= w->n || w->role[r]) break;
+        unsigned sort = gn__op_sort(gn__op_at(w, r));
+        if (sort != GN__REDUCTIONS && sort != GN__SOFTMAXES && (sort != GN__SCALARS || gn__scaled_input(w, r) != at))
+            break;
+        gn__claim(w, r, GN_ROLE_FUSION, i);
+        at = r;
+    }
+    uint32_t r = gn__reader_of(w, at), x = r < w->n ? gn__linear_input(w, r) : GN_NO_NODE;
+    if (x != GN_NO_NODE && w->base[x] == at) gn__groups_join(w, r, i);
+}
+
 /* In this order: what an earlier one takes, a later one leaves. */
 static const struct {
     uint8_t role;
@@ -23993,6 +24622,8 @@ static const struct {
     { GN_ROLE_NORM, gn__see_norm },
     { GN_ROLE_NONE, gn__see_attention },
     { GN_ROLE_KV_APPEND, gn__see_kv_append },
+    { GN_ROLE_ROTARY, gn__see_rotary },
+    { GN_ROLE_POSITIONS, gn__see_positions },
     { GN_ROLE_EMBEDDING_BAG, gn__see_bag },
     { GN_ROLE_EMBEDDING, gn__see_embedding },
     { GN_ROLE_LOSS, gn__see_loss },
@@ -24002,6 +24633,7 @@ static const struct {
     { GN_ROLE_SEPARABLE_CONV, gn__see_separable },
     { GN_ROLE_CONV, gn__see_conv },
     { GN_ROLE_RECURRENT, gn__see_recurrent },
+    { GN_ROLE_RECURRENT, gn__see_last_cell },
     { GN_ROLE_POOLING, gn__see_pooling },
     { GN_ROLE_SKIP, gn__see_skip },
     { GN_ROLE_INTERACTION, gn__see_interaction },
@@ -24028,17 +24660,19 @@ static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint64_t 
     w->n = p->n_nodes;
     w->off = off;
     w->cancel = cancel;
-    w->base = (uint32_t *)gn__alloc_zero(6 * n * sizeof *w->base);
-    w->facts = (uint8_t *)gn__alloc_zero(4 * n);
+    w->base = (uint32_t *)gn__alloc_zero(7 * n * sizeof *w->base);
+    w->facts = (uint8_t *)gn__alloc_zero(5 * n);
     if (!w->base || !w->facts) return false;
     w->reader = w->base + n;
     w->reads = w->base + 2 * n;
     w->group = w->base + 3 * n;
     w->last = w->base + 4 * n;
     w->keys = w->base + 5 * n;
+    w->cell = w->base + 6 * n;
     w->role = w->facts + n;
     w->kind = w->facts + 2 * n;
     w->phase = w->facts + 3 * n;
+    w->seen = w->facts + 4 * n;
     return true;
 }
 
@@ -24053,10 +24687,11 @@ static void gn__facts_of(gn__recognition *w, uint32_t i) {
     w->reader[i] = w->n;
     w->group[i] = i;
     if (n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) w->facts[i] |= GN__PARAM;
+    if (n->leaf && n->leaf != GN_LEAF_WEIGHT) w->facts[i] |= GN__GIVEN;
     for (uint32_t k = 0; k < n->n_ins; k++) {
         uint32_t x = p->ins[n->ins + k];
         free &= (w->facts[x] & GN__FREE) != 0;
-        w->facts[i] |= w->facts[x] & GN__PARAM;
+        w->facts[i] |= w->facts[x] & (GN__PARAM | GN__GIVEN);
         w->reads[x]++;
         if (w->reader[x] == w->n) w->reader[x] = i;
     }
@@ -24082,6 +24717,9 @@ static void gn__recognise(gn__recognition *w) {
             if (gn__recognition_stops(w, i)) return;
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
         }
+    gn__modalities_spread(w);
+    for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(GN_ROLE_FUSION)); i++)
+        if (!gn__is_free(w, i)) gn__see_fusion(w, i);
 }
 
 /* ---- attention that is written out, for who computes it in one ---- */
@@ -24236,7 +24874,8 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
 static bool gn__role_covers(uint8_t hinted, uint8_t recognised) {
     bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL ||
                 recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING || recognised == GN_ROLE_ADAPTER ||
-                recognised == GN_ROLE_POOLING || recognised == GN_ROLE_SKIP || recognised == GN_ROLE_DENOISING;
+                recognised == GN_ROLE_POOLING || recognised == GN_ROLE_SKIP || recognised == GN_ROLE_DENOISING ||
+                recognised == GN_ROLE_ROTARY || recognised == GN_ROLE_FUSION;
     bool conv = recognised == GN_ROLE_SEPARABLE_CONV || recognised == GN_ROLE_PATCHES;
     bool attention =
         hinted == GN_ROLE_ATTENTION || hinted == GN_ROLE_CROSS_ATTENTION || hinted == GN_ROLE_GROUPED_ATTENTION;
@@ -24244,7 +24883,9 @@ static bool gn__role_covers(uint8_t hinted, uint8_t recognised) {
     bool kind = hinted == GN_ROLE_ATTENTION &&
                 (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
     kind |= (hinted == GN_ROLE_CONV && conv) ||
+            (hinted == GN_ROLE_FUSION && (recognised == GN_ROLE_CROSS_ATTENTION || recognised == GN_ROLE_LINEAR)) ||
             (hinted == GN_ROLE_EMBEDDING && (recognised == GN_ROLE_EMBEDDING_BAG || recognised == GN_ROLE_PATCHES)) ||
+            ((hinted == GN_ROLE_EMBEDDING || hinted == GN_ROLE_PATCHES) && recognised == GN_ROLE_POSITIONS) ||
             (hinted == GN_ROLE_LINEAR && recognised == GN_ROLE_ADAPTER);
     return hinted == recognised || (part && block) || kind;
 }
@@ -24282,11 +24923,6 @@ static bool gn__disagree(gn__recognition *w, uint32_t i, uint8_t which, uint8_t 
     w->disagreements_room = cap;
     if (ok) m->disagreements[m->n_disagreements++] = (gn_disagreement){ i, which, hinted, recognised };
     return ok;
-}
-
-static const gn_part_hint gn__no_hint = { 0, 0, 0, 0, 0 };
-static const gn_part_hint *gn__hint_of(const gn__recognition *w, uint32_t i) {
-    return w->p->hints ? &w->p->hints[i] : &gn__no_hint;
 }
 
 /* Residency and role; a view without a role has its group's. */
@@ -24351,74 +24987,16 @@ static void gn__phases_fill(gn__recognition *w) {
     }
 }
 
-/* Bit GN__ORDERED of all that leads to an attention, an append or a recurrence. */
-static void gn__order_fill(gn__recognition *w) {
-    for (uint32_t i = w->n; i-- > 0;) {
-        uint8_t role = w->role[i];
-        if (role == GN_ROLE_ATTENTION || role == GN_ROLE_CROSS_ATTENTION || role == GN_ROLE_GROUPED_ATTENTION ||
-            role == GN_ROLE_KV_APPEND || role == GN_ROLE_RECURRENT)
-            w->facts[i] |= GN__ORDERED;
-        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) w->facts[gn__in(w, i, k)] |= w->facts[i] & GN__ORDERED;
-    }
-}
-
-/* The product that i is the square of; GN_NO_NODE: it is none. */
-static uint32_t gn__squared_product(const gn__recognition *w, uint32_t i) {
-    int op = gn__op_at(w, i);
-    bool square = op == GN_OP_SQUARE || (op == GN_OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
-    uint32_t x = square ? gn__in_base(w, i, 0) : i;
-    return square && gn__op_at(w, x) == GN_OP_MATMUL ? x : GN_NO_NODE;
-}
-
-/* The squares of two products of the same rows, added: the power of the rows' waves. */
-static bool gn__is_power(const gn__recognition *w, uint32_t i) {
-    if (gn__op_at(w, i) != GN_OP_ADD) return false;
-    uint32_t a = gn__squared_product(w, gn__in_base(w, i, 0)), b = gn__squared_product(w, gn__in_base(w, i, 1));
-    if (a == GN_NO_NODE || b == GN_NO_NODE || a == b) return false;
-    return gn__in_base(w, a, 0) == gn__in_base(w, b, 0) || gn__in_base(w, a, 1) == gn__in_base(w, b, 1);
-}
-
-static bool gn__into_power(const gn__recognition *w, uint32_t i) {
-    uint32_t square = gn__reader_of(w, i), sum = square < w->n ? gn__reader_of(w, square) : w->n;
-    return sum < w->n && gn__is_power(w, sum);
-}
-
-/* By evidence: ids whose rows have an order are text, others and bags of them categories of a table; a conv over what
-   has no modality yet reads pictures, along one axis waves; the power of waves is sound; rows of floats that go into a
-   product are a table, those that were pictures' axes vision. */
-static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i, uint8_t so_far) {
-    uint32_t x = gn__linear_input(w, i);
-    if (gn__is_lookup(w, i))
-        return w->role[i] != GN_ROLE_EMBEDDING_BAG && w->facts[i] & GN__ORDERED ? GN_MODALITY_TEXT
-                                                                                : GN_MODALITY_TABULAR;
-    if (gn__is_power(w, i) || gn__into_power(w, i)) return GN_MODALITY_AUDIO;
-    if (gn__op_at(w, i) == GN_OP_CONV)
-        return so_far ? GN_MODALITY_UNKNOWN : w->p->nodes[i].rank == 3 ? GN_MODALITY_AUDIO : GN_MODALITY_VISION;
-    if (w->role[i] == GN_ROLE_CONV && x != GN_NO_NODE) return GN_MODALITY_VISION;
-    if (x == GN_NO_NODE || w->p->nodes[w->base[x]].leaf != GN_LEAF_DATA) return GN_MODALITY_UNKNOWN;
-    const gn_part_node *b = &w->p->nodes[w->base[x]];
-    if (!gn__is_float((gn_dtype)b->dtype)) return GN_MODALITY_UNKNOWN;
-    if (b->rank == 2) return GN_MODALITY_TABULAR;
-    return b->rank == 4 && gn__last_dim(w, w->base[x]) != gn__last_dim(w, x) ? GN_MODALITY_VISION : GN_MODALITY_UNKNOWN;
-}
-
+/* Against what was said; what leads to a node is what it is read as. */
 static bool gn__modalities_fill(gn__recognition *w) {
     gn_node_meaning *t = w->m->nodes;
     bool ok = true;
-    gn__order_fill(w);
     for (uint32_t i = 0; i < w->n && ok; i++) {
-        const gn_part_node *n = &w->p->nodes[i];
-        uint8_t hinted = gn__hint_of(w, i)->modality, mix = GN_MODALITY_UNKNOWN;
-        for (uint32_t k = 0; k < n->n_ins; k++) {
-            uint8_t from = t[gn__in(w, i, k)].modality;
-            if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
-        }
-        uint8_t seen = gn__modality_seen(w, i, mix);
-        if (w->off & GN_OFF_MODALITY(seen)) seen = GN_MODALITY_UNKNOWN;
-        t[i].modality = hinted ? hinted : seen ? seen : mix;
-        if (hinted && seen && hinted != seen) ok = gn__disagree(w, i, GN_HINTED_MODALITY, hinted, seen);
+        uint8_t hinted = gn__hint_of(w, i)->modality;
+        if (hinted && w->seen[i] && hinted != w->seen[i])
+            ok = gn__disagree(w, i, GN_HINTED_MODALITY, hinted, w->seen[i]);
     }
-    for (uint32_t i = w->n; i-- > 0;) /* what leads there is what it is read as */
+    for (uint32_t i = w->n; i-- > 0;)
         for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++)
             if (!t[gn__in(w, i, k)].modality) t[gn__in(w, i, k)].modality = t[i].modality;
     return ok;
@@ -27170,6 +27748,25 @@ static void gn__explain_encoders(gn__explanation *k) {
     }
 }
 
+/* Roles that stand within groups of another role, by the number of such groups: they are what was recognised too. */
+static void gn__explain_within(gn__explanation *k) {
+    uint32_t count[GN_ROLE__COUNT] = { 0 }, n = 0;
+    for (uint32_t i = 0; i < k->m->n_groups; i++) {
+        const gn_group *g = &k->m->groups[i];
+        uint64_t seen = GN_OFF_ROLE(g->role) | GN_OFF_ROLE(GN_ROLE_NONE);
+        for (uint32_t j = 0; j < g->n_nodes; j++) {
+            uint32_t x = k->m->members[g->first + j];
+            uint8_t role = k->m->nodes[x].role;
+            if (k->p->nodes[x].leaf || gn__is_glue(&k->p->nodes[x]) || (seen >> role & 1)) continue;
+            seen |= GN_OFF_ROLE(role);
+            count[role]++;
+        }
+    }
+    for (uint32_t r = 0; r < GN_ROLE__COUNT; r++)
+        if (count[r]) gn__say(k, "%s%s %u", n++ ? ", " : "within groups: ", gn__role_names[r], count[r]);
+    if (n) gn__say(k, "\n");
+}
+
 static void gn__explain_segments(gn__explanation *k) {
     for (uint32_t i = 0; i < k->s->n_segments; i++) {
         const gn_segment *g = &k->s->segments[i];
@@ -27272,6 +27869,7 @@ static void gn__explain_text(gn__explanation *k) {
     gn__explain_head(k);
     gn__explain_encoders(k);
     gn__explain_segments(k);
+    gn__explain_within(k);
     gn__explain_transfers(k);
     gn__explain_kernels(k);
     gn__explain_notes(k);
@@ -27295,11 +27893,11 @@ enum {
 };
 
 /* Tints of colours that stay apart under colour blindness (Okabe & Ito 2008); text on them is black. */
-static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee",
-                                                             "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec",
-                                                             "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c",
-                                                             "#f0b79d", "#d98a5f", "#f7d9c9", "#f2f2f2", "#b5e3d3",
-                                                             "#9fd9c5", "#fbe8bd", "#a9c46c", "#e6b8b0" };
+static const char *const gn__role_colors[GN_ROLE__COUNT] = {
+    "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee", "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4",
+    "#ececec", "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c", "#f0b79d", "#d98a5f", "#f7d9c9",
+    "#f2f2f2", "#b5e3d3", "#9fd9c5", "#fbe8bd", "#a9c46c", "#e6b8b0", "#5f8fb8", "#74b89f", "#f59e8b"
+};
 
 /* Boxes in a row: rows of a frame are about equal. */
 static uint32_t gn__run_across(const gn__explanation *k, const gn__run_of *r) {

@@ -141,13 +141,27 @@ static inline void om_count_items(const char *p, const char *end, int64_t counts
     }
 }
 
-/* Adds what the explanation of a step says of its parts: lines "DEVICE, TIME to TIME: items - reasons". */
+/* Adds "residual 16, positional embedding 1". */
+static inline void om_count_within(const char *p, const char *end, int64_t counts[OM_ROLES]) {
+    for (; p < end; p += strspn(p, "0123456789, ")) {
+        size_t length = strcspn(p, "0123456789\n");
+        for (int k = 1; k < OM_ROLES; k++)
+            if (strlen(om_roles[k]) + 1 == length && !strncmp(p, om_roles[k], length - 1))
+                counts[k] += strtol(p + length, NULL, 10);
+        p += length;
+        if (*p == '\n') return;
+    }
+}
+
+/* Adds what the explanation of a step says of its parts: lines "DEVICE, TIME to TIME: items - reasons" and "within
+   groups: role N, role N". */
 static inline void om_count_roles(const char *text, int64_t counts[OM_ROLES]) {
     for (const char *line = text, *next; *line; line = next) {
         next = line + strcspn(line, "\n");
         const char *colon = strstr(line, ": "), *to = strstr(line, " to "), *why = strstr(line, " - ");
         if (colon && to && to < colon && colon < next)
             om_count_items(colon + 2, why && why > colon && why < next ? why : next, counts);
+        if (!strncmp(line, "within groups: ", 15)) om_count_within(line + 15, next, counts);
         next += *next == '\n';
     }
 }

@@ -71,6 +71,15 @@ static bool understand_without(const gn_tensor *roots, int n, uint64_t off) {
 static bool understand(gn_tensor root) { return understand_without(&root, 1, 0); }
 static bool understand_updates(void) { return understand_without(NULL, 0, 0); }
 
+/* Of this process's processor time: others on the machine do not count. */
+static double seconds_of(gn_tensor root) {
+    struct timespec a, b;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
+    understand(root);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
+    return (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+}
+
 static const gn_node_meaning *of(gn_tensor t) {
     gn_result why;
     uint32_t id = gn__resolve(g, t, &why);
@@ -916,6 +925,10 @@ TEST(convolution_by_windows_is_seen_and_is_vision) {
     CHECK_MODALITY(flat, GN_MODALITY_VISION);
     CHECK_MODALITY(image, GN_MODALITY_VISION);
     check_groups();
+    gn_step(g);
+    gn_tensor row = gn_matmul(gn_index_select(gn_tanh(rows(TIMES)), 0, words(1)), weight(DIM, DIM)); /* a choice */
+    REQUIRE(understand(row));
+    CHECK_ROLE(row, GN_ROLE_LINEAR);
     close_null();
 }
 
@@ -945,22 +958,6 @@ TEST(recurrent_layer_is_one_op_behind_a_linear) {
     close_null();
 }
 
-TEST(modalities_spread_and_mix) {
-    open_null();
-    gn_tensor found = gn_embedding(weight(WORDS, DIM), words(TIMES)), heads = split_heads(found, TIMES, HEADS),
-              text = gn_reshape(gn_attention(heads, heads, heads, NULL), GN_SHAPE(TIMES, DIM)),
-              patches = gn_reshape(given(GN_SHAPE(TIMES, 3, 4, 4)), GN_SHAPE(TIMES, 48)),
-              picture = gn_matmul(patches, weight(48, DIM));
-    gn_tensor table = gn_matmul(rows(TIMES), weight(DIM, DIM)), both = gn_mul(gn_tanh(text), gn_tanh(picture)),
-              all[] = { both, table };
-    REQUIRE(understand_without(all, 2, 0));
-    CHECK_MODALITY(text, GN_MODALITY_TEXT);
-    CHECK_MODALITY(picture, GN_MODALITY_VISION);
-    CHECK_MODALITY(both, GN_MODALITY_MIXED);
-    CHECK_MODALITY(table, GN_MODALITY_TABULAR);
-    close_null();
-}
-
 static gn_tensor filters(int64_t out, int64_t in, int64_t kernel) {
     return gn_reshape(weight(out, in * kernel * kernel), GN_SHAPE(out, in, kernel, kernel));
 }
@@ -969,6 +966,78 @@ static gn_tensor conv(gn_tensor x, gn_tensor w, int64_t stride, int64_t pad, int
     return gn_conv(x, w, GN_NONE,
                    &(gn_conv_desc){
                        .stride = { stride, stride }, .before = { pad, pad }, .after = { pad, pad }, .groups = groups });
+}
+
+/* (channels,8,16) as 8 rows of 4 x 4 pixels */
+static gn_tensor tiles(gn_tensor x) {
+    gn_info of = { 0 };
+    gn_describe(x, &of);
+    int64_t c = of.shape.dims[0];
+    x = gn_permute(gn_reshape(x, GN_SHAPE(c, 2, 4, 4, 4)), GN_AXES(1, 3, 0, 2, 4));
+    return gn_reshape(x, GN_SHAPE(8, c * 16));
+}
+
+TEST(modalities_spread_and_mix) {
+    open_null();
+    gn_tensor found = gn_embedding(weight(WORDS, DIM), words(TIMES)), heads = split_heads(found, TIMES, HEADS),
+              text = gn_reshape(gn_attention(heads, heads, heads, NULL), GN_SHAPE(TIMES, DIM)),
+              picture = gn_matmul(tiles(given(GN_SHAPE(3, 8, 16))), weight(48, DIM));
+    gn_tensor both = gn_mul(gn_tanh(text), gn_tanh(picture)), all[] = { both };
+    REQUIRE(understand_without(all, 1, 0));
+    CHECK_MODALITY(text, GN_MODALITY_TEXT);
+    CHECK_MODALITY(picture, GN_MODALITY_VISION);
+    CHECK_MODALITY(both, GN_MODALITY_MIXED);
+    close_null();
+}
+
+/* What looks alike and is not: axes alone tell nothing, nor do ids that nothing orders or that are known beforehand. */
+TEST(axes_and_ids_alone_are_no_modality) {
+    open_null();
+    gn_tensor flat = gn_matmul(gn_reshape(given(GN_SHAPE(TIMES, 3, 4, 4)), GN_SHAPE(TIMES, 48)), weight(48, DIM)),
+              table = gn_matmul(rows(TIMES), weight(DIM, DIM)),
+              heads = gn_matmul(split_heads(rows(TIMES), TIMES, HEADS), weight(HEAD, 8)),
+              deep = conv(given(GN_SHAPE(1, 16, 8, 8)), filters(8, 16, 3), 1, 1, 1),
+              thin =
+                  gn_conv(given(GN_SHAPE(1, 1, 8, 64)), gn_reshape(weight(8, 5), GN_SHAPE(8, 1, 1, 5)), GN_NONE, NULL),
+              points = conv(given(GN_SHAPE(1, 3, 8, 8)), filters(8, 3, 1), 1, 0, 1),
+              series = gn_conv(given(GN_SHAPE(1, 8, 64)), gn_reshape(weight(8, 40), GN_SHAPE(8, 8, 5)), GN_NONE, NULL),
+              swapped = gn_matmul(gn_reshape(gn_permute(given(GN_SHAPE(3, 8, 16)), GN_AXES(1, 0, 2)), GN_SHAPE(8, 48)),
+                                  weight(48, DIM)),
+              wide = gn_matmul(gn_reshape(tiles(given(GN_SHAPE(12, 8, 16))), GN_SHAPE(8, 192)), weight(192, DIM)),
+              bias = gn_embedding(weight(WORDS, DIM), gn_arange(g, GN_I32, TIMES, 0, 1));
+    gn_tensor all[] = { flat, table, heads, deep, thin, points, series, swapped, wide, bias };
+    REQUIRE(understand_without(all, TEST_COUNT(all), 0));
+    for (int i = 0; i < TEST_COUNT(all); i++) CHECK_MODALITY(all[i], GN_MODALITY_UNKNOWN);
+    close_null();
+}
+
+TEST(ids_are_text_where_the_order_of_their_rows_counts) {
+    open_null();
+    gn_tensor h = split_heads(gn_tanh(gn_matmul(rows(TIMES), weight(DIM, DIM))), TIMES, HEADS),
+              sum = gn_embedding(weight(WORDS, DIM), words(TIMES)), one = gn_embedding(weight(WORDS, DIM), words(1));
+    sum = gn_add(sum, gn_embedding(weight(WORDS, DIM), words(TIMES))); /* categories, into an MLP */
+    gn_tensor score = mlp_down(gn_relu(mlp_up(sum)));
+    /* a class that all rows of an attention are given */
+    gn_tensor told = split_heads(gn_add(gn_reshape(h, GN_SHAPE(TIMES, DIM)), one), TIMES, HEADS),
+              a = gn_attention(told, told, told, NULL);
+    /* a bias of an attention, at places that are known beforehand */
+    gn_tensor bias = gn_embedding(weight(WORDS, HEADS), gn_weight(g, GN_I32, GN_SHAPE(TIMES * TIMES), ids, "where")),
+              b = gn_attention(h, h, h,
+                               &(gn_attention_desc){ .mask =
+                                                         gn_permute(gn_reshape(bias, GN_SHAPE(1, TIMES, TIMES, HEADS)),
+                                                                    GN_AXES(0, 3, 1, 2)) });
+    gn_tensor w = gn_reshape(weight(4 * DIM, DIM), GN_SHAPE(1, 4 * DIM, DIM)),
+              steps = gn_embedding(weight(WORDS, DIM), words(TIMES)),
+              r = gn_recurrent(gn_reshape(steps, GN_SHAPE(TIMES, 1, DIM)), w,
+                               gn_reshape(weight(4 * DIM, DIM), GN_SHAPE(1, 4 * DIM, DIM)),
+                               &(gn_recurrent_desc){ .cell = GN_CELL_LSTM });
+    gn_tensor all[] = { score, a, b, r };
+    REQUIRE(understand_without(all, TEST_COUNT(all), 0));
+    CHECK_MODALITY(score, GN_MODALITY_TABULAR);
+    CHECK_MODALITY(one, GN_MODALITY_TABULAR);
+    CHECK_MODALITY(bias, GN_MODALITY_UNKNOWN);
+    CHECK_MODALITY(steps, GN_MODALITY_TEXT);
+    close_null();
 }
 
 TEST(depthwise_and_pointwise_convs_are_one_block) {
@@ -1005,7 +1074,7 @@ TEST(patches_of_pictures_are_seen_in_every_writing) {
     REQUIRE(understand_without(all, 2, 0));
     CHECK_ROLE(by_conv, GN_ROLE_PATCHES);
     CHECK_ROLE(by_product, GN_ROLE_PATCHES);
-    CHECK_ROLE(placed, GN_ROLE_PATCHES);
+    CHECK_ROLE(placed, GN_ROLE_POSITIONS);
     CHECK_TOGETHER(placed, by_product);
     CHECK_MODALITY(by_conv, GN_MODALITY_VISION);
     CHECK_MODALITY(placed, GN_MODALITY_VISION);
@@ -1117,13 +1186,247 @@ TEST(sound_is_seen_by_the_power_of_its_waves) {
     gn_tensor frames = rows(TIMES), re = gn_matmul(frames, given(GN_SHAPE(DIM, 16))),
               im = gn_matmul(frames, given(GN_SHAPE(DIM, 16))), power = gn_add(gn_square(re), gn_mul(im, im)),
               mel = gn_log(gn_add_c(gn_matmul(power, weight(16, 8)), 1e-6)),
-              wave = gn_conv(given(GN_SHAPE(1, 1, 64)), gn_reshape(weight(8, 5), GN_SHAPE(8, 1, 5)), GN_NONE, NULL),
-              all[] = { mel, wave };
-    REQUIRE(understand_without(all, 2, 0));
+              wave = gn_conv(given(GN_SHAPE(1, 1, 64)), gn_reshape(weight(8, 5), GN_SHAPE(8, 1, 5)), GN_NONE,
+                             &(gn_conv_desc){ .stride = { 2 } }),
+              of_wave = gn_stft(given(GN_SHAPE(256)), 64, 16, GN_NONE, false), all[] = { mel, wave, of_wave };
+    REQUIRE(understand_without(all, 3, 0));
     CHECK_MODALITY(mel, GN_MODALITY_AUDIO);
     CHECK_MODALITY(frames, GN_MODALITY_AUDIO);
     CHECK_MODALITY(wave, GN_MODALITY_AUDIO);
+    CHECK_MODALITY(of_wave, GN_MODALITY_AUDIO);
     close_null();
+}
+
+/* ---- rotary and positional embedding, recurrent cells, fusion ---- */
+
+static gn_tensor angles(int64_t pairs) {
+    gn_tensor at = gn_reshape(given(GN_SHAPE(TIMES)), GN_SHAPE(TIMES, 1));
+    return gn_mul(at, gn_exp(gn_arange(g, GN_F32, pairs, 0, 1)));
+}
+static gn_tensor half(gn_tensor x, int64_t k) { return gn_slice(x, -1, k * HEAD / 2, (k + 1) * HEAD / 2, 1); }
+static gn_tensor beside(gn_tensor a, gn_tensor b) { return gn_concat((gn_tensor[]){ a, b }, 2, -1); }
+static gn_tensor turn_op(gn_tensor x) { return gn_rotary(x, words(TIMES), 10000, true); }
+static gn_tensor turn_by_table(gn_tensor x) {
+    return gn_rotary_by(x, gn_rotary_table(words(TIMES), GN_F32, &(gn_rotary_desc){ .size = HEAD / 2 }), false);
+}
+static gn_tensor turn_halves(gn_tensor x) {
+    gn_tensor a = angles(HEAD / 2), both = beside(a, a);
+    return gn_add(gn_mul(x, gn_cos(both)), gn_mul(beside(gn_neg(half(x, 1)), half(x, 0)), gn_sin(both)));
+}
+/* of cosines and sines that are given, and -1 times a half */
+static gn_tensor turn_given(gn_tensor x) {
+    gn_tensor c = given(GN_SHAPE(TIMES, HEAD)), s = given(GN_SHAPE(TIMES, HEAD));
+    return gn_add(gn_mul(beside(gn_mul_c(half(x, 1), -1), half(x, 0)), s), gn_mul(x, c));
+}
+static gn_tensor turn_parts(gn_tensor x) {
+    gn_tensor c = gn_cos(angles(HEAD / 2)), s = gn_sin(angles(HEAD / 2)), a = half(x, 0), b = half(x, 1);
+    return beside(gn_sub(gn_mul(a, c), gn_mul(b, s)), gn_add(gn_mul(b, c), gn_mul(a, s)));
+}
+static gn_tensor turn_neighbours(gn_tensor x) {
+    gn_tensor c = gn_cos(angles(HEAD / 2)), s = gn_sin(angles(HEAD / 2)), p[2], y[2];
+    x = gn_reshape(x, GN_SHAPE(1, HEADS, TIMES, HEAD / 2, 2));
+    for (int i = 0; i < 2; i++) p[i] = gn_reshape(gn_slice(x, 4, i, i + 1, 1), GN_SHAPE(1, HEADS, TIMES, HEAD / 2));
+    y[0] = gn_sub(gn_mul(p[0], c), gn_mul(p[1], s));
+    y[1] = gn_add(gn_mul(p[0], s), gn_mul(p[1], c));
+    return gn_reshape(gn_stack(y, 2, 4), GN_SHAPE(1, HEADS, TIMES, HEAD));
+}
+/* the first half of a head is turned */
+static gn_tensor turn_some(gn_tensor x) {
+    gn_tensor a = half(x, 0), p = gn_slice(a, -1, 0, HEAD / 4, 1), q = gn_slice(a, -1, HEAD / 4, HEAD / 2, 1),
+              angle = angles(HEAD / 4), both = beside(angle, angle);
+    a = gn_add(gn_mul(a, gn_cos(both)), gn_mul(beside(gn_neg(q), p), gn_sin(both)));
+    return beside(a, half(x, 1));
+}
+
+TEST(rotary_embedding_is_seen_in_every_writing) {
+    static gn_tensor (*const turns[])(gn_tensor) = { turn_op,    turn_by_table,   turn_halves, turn_given,
+                                                     turn_parts, turn_neighbours, turn_some };
+    for (int i = 0; i < TEST_COUNT(turns); i++) {
+        open_null();
+        gn_tensor x = gn_tanh(rows(TIMES)), project_of_q = project(x), q = split_heads(project_of_q, TIMES, HEADS),
+                  k = split_heads(project(x), TIMES, HEADS), turned = turns[i](q),
+                  a = attention_matmuls(turned, turns[i](k), k);
+        REQUIRE(understand(a));
+        if (!CHECK(of(turned)->role == GN_ROLE_ROTARY)) printf("    writing %d\n", i);
+        CHECK_ROLE(a, GN_ROLE_ATTENTION);
+        uint32_t first = 0;
+        while (first + 1 < m.n_nodes && (m.nodes[first].role != GN_ROLE_ROTARY || m.nodes[first].flops == 0)) first++;
+        CHECK(m.nodes[first].group < of(a)->group && m.nodes[first].group > of(project_of_q)->group);
+        CHECK_STR(gn__role_names[m.groups[m.nodes[first].group].role], "rotary embedding");
+        check_groups();
+        REQUIRE(understand_without(&a, 1, GN_OFF_ROLE(GN_ROLE_ROTARY)));
+        CHECK(!has_role(GN_ROLE_ROTARY));
+        close_null();
+    }
+}
+
+TEST(products_that_turn_nothing_are_no_rotary_embedding) {
+    open_null();
+    gn_tensor x = split_heads(project(gn_tanh(rows(TIMES))), TIMES, HEADS), a = angles(HEAD), c = gn_cos(a),
+              s = gn_sin(a), p = half(x, 0), q = half(x, 1),
+              other = split_heads(project(gn_exp(rows(TIMES))), TIMES, HEADS);
+    gn_tensor hc = gn_cos(angles(HEAD / 2)), hs = gn_sin(angles(HEAD / 2));
+    gn_tensor none[] = {
+        gn_add(gn_mul(x, c), gn_mul(beside(q, p), s)),                          /* no half changes its sign */
+        gn_add(gn_mul(x, c), gn_mul(beside(gn_neg(half(other, 1)), p), s)),     /* a half of something else */
+        gn_add(gn_mul(other, c), gn_mul(beside(gn_neg(q), p), s)),              /* the same */
+        gn_add(gn_mul(x, gn_exp(a)), gn_mul(beside(gn_neg(q), p), gn_tanh(a))), /* by no waves */
+        beside(gn_sub(gn_mul(p, hc), gn_mul(p, hs)), gn_add(gn_mul(q, hc), gn_mul(q, hs))), /* each half by itself */
+        gn_add(gn_mul(x, given(GN_SHAPE(TIMES, HEAD))), gn_mul(beside(gn_neg(q), p), given(GN_SHAPE(TIMES, HEAD))))
+    }; /* given numbers, and no attention */
+    REQUIRE(understand_without(none, TEST_COUNT(none), 0));
+    CHECK(!has_role(GN_ROLE_ROTARY));
+    close_null();
+}
+
+TEST(positional_embedding_is_seen_in_every_writing) {
+    open_null();
+    gn_tensor table = weight(WORDS, DIM), angle = angles(DIM / 2), word[8], y[8];
+    for (int i = 0; i < 8; i++) word[i] = gn_embedding(table, words(TIMES));
+    gn_tensor count = gn_arange(g, GN_I32, TIMES, 0, 1), places = weight(CONTEXT, DIM);
+    y[0] = gn_add(word[0], gn_embedding(places, count));
+    y[1] = gn_add(gn_embedding(places, gn_add(count, gn_scalar(g, GN_I32, 3))), word[1]);
+    y[2] = gn_add(word[2], gn_slice(places, 0, 0, TIMES, 1));
+    y[3] = gn_add(gn_mul_c(word[3], 8), beside(gn_sin(angle), gn_cos(angle)));
+    y[4] = gn_add(gn_add(word[4], gn_embedding(weight(2, DIM), words(TIMES))), gn_embedding(places, count));
+    word[5] = conv(given(GN_SHAPE(1, 3, 8, 8)), filters(DIM, 3, 4), 4, 0, 1);
+    y[5] = gn_add(word[5], gn_reshape(weight(DIM, 4), GN_SHAPE(1, DIM, 2, 2)));
+    word[6] =
+        gn_permute(gn_reshape(conv(given(GN_SHAPE(1, 3, 8, 8)), filters(DIM, 3, 4), 4, 0, 1), GN_SHAPE(1, DIM, 4)),
+                   GN_AXES(0, 2, 1));
+    y[6] = gn_add(gn_concat((gn_tensor[]){ gn_reshape(weight(0, DIM), GN_SHAPE(1, 1, DIM)), word[6] }, 2, 1),
+                  weight(5, DIM));
+    word[7] = gn_linear(rows(TIMES), weight(DIM, DIM), weight(0, DIM));
+    y[7] = gn_add(word[7], weight(TIMES, DIM));
+    REQUIRE(understand_without(y, 8, 0));
+    for (int i = 0; i < 8; i++) {
+        if (!CHECK(of(y[i])->role == GN_ROLE_POSITIONS)) printf("    writing %d\n", i);
+        CHECK_TOGETHER(y[i], word[i]);
+        if (i < 5) CHECK_MODALITY(y[i], GN_MODALITY_TEXT);
+    }
+    check_groups();
+    REQUIRE(understand_without(y, 8, GN_OFF_ROLE(GN_ROLE_POSITIONS)));
+    CHECK(!has_role(GN_ROLE_POSITIONS));
+    for (int i = 0; i < 7; i++) CHECK(of(y[i])->group != of(word[i])->group); /* the last looks like a bias then */
+    gn_step(g);
+    /* a bias, two tables of what stands there, places of activations, waves of activations */
+    gn_tensor x = gn_embedding(weight(WORDS, DIM), words(TIMES)), deep = project(gn_tanh(rows(TIMES)));
+    gn_tensor none[] = { gn_add(x, weight(0, DIM)), gn_add(x, gn_embedding(weight(WORDS, DIM), words(TIMES))),
+                         gn_add(deep, weight(TIMES, DIM)), gn_add(x, gn_sin(project(rows(TIMES)))) };
+    REQUIRE(understand_without(none, TEST_COUNT(none), 0));
+    CHECK(!has_role(GN_ROLE_POSITIONS));
+    close_null();
+}
+
+static gn_tensor gate(gn_tensor all, int k) { return gn_slice(all, -1, k * DIM, (k + 1) * DIM, 1); }
+static gn_tensor some_w[6];
+static gn_tensor lstm(gn_tensor x, gn_tensor h, gn_tensor *c) {
+    gn_tensor all = gn_add(gn_add(gn_matmul(x, some_w[0]), gn_matmul(h, some_w[1])), weight(0, 4 * DIM));
+    *c = gn_add(gn_mul(gn_sigmoid(gate(all, 0)), *c), gn_mul(gn_sigmoid(gate(all, 1)), gn_tanh(gate(all, 2))));
+    return gn_mul(gn_sigmoid(gate(all, 3)), gn_tanh(*c));
+}
+static gn_tensor cell_lstm(gn_tensor x, gn_tensor h, gn_tensor *c) { return lstm(x, h, c); }
+/* the gate before the product with the carried value, and behind it */
+static gn_tensor cell_gru(gn_tensor x, gn_tensor h, gn_tensor *c) {
+    (void)c;
+    gn_tensor z = gn_sigmoid(gn_add(gn_matmul(x, some_w[0]), gn_matmul(h, some_w[1]))),
+              r = gn_sigmoid(gn_add(gn_matmul(x, some_w[2]), gn_matmul(h, some_w[3])));
+    gn_tensor n = gn_tanh(gn_add(gn_matmul(x, some_w[4]), gn_matmul(gn_mul(r, h), some_w[5])));
+    return gn_add(gn_mul(gn_sub(gn_like(z, 1), z), n), gn_mul(z, h));
+}
+static gn_tensor cell_gru_behind(gn_tensor x, gn_tensor h, gn_tensor *c) {
+    (void)c;
+    gn_tensor z = gn_sigmoid(gn_add(gn_matmul(x, some_w[0]), gn_matmul(h, some_w[1]))),
+              r = gn_sigmoid(gn_add(gn_matmul(x, some_w[2]), gn_matmul(h, some_w[3])));
+    gn_tensor n = gn_tanh(gn_add(gn_matmul(x, some_w[4]), gn_mul(r, gn_matmul(h, some_w[5]))));
+    return gn_add(n, gn_mul(z, gn_sub(h, n)));
+}
+static gn_tensor cell_rnn(gn_tensor x, gn_tensor h, gn_tensor *c) {
+    (void)c;
+    return gn_tanh(gn_add(gn_linear(x, some_w[0], GN_NONE), gn_linear(h, some_w[1], weight(0, DIM))));
+}
+static gn_tensor cell_of_both(gn_tensor x, gn_tensor h, gn_tensor *c) {
+    (void)c;
+    return gn_relu(gn_add(gn_matmul(beside(x, h), some_w[0]), weight(0, DIM)));
+}
+static const struct {
+    gn_tensor (*cell)(gn_tensor x, gn_tensor h, gn_tensor *c);
+    int rows, gates;
+} cells[] = {
+    { cell_lstm, 1, 4 }, { cell_gru, 1, 1 }, { cell_gru_behind, 1, 1 }, { cell_rnn, 1, 1 }, { cell_of_both, 2, 1 }
+};
+
+static void cell_weights(int k) {
+    for (int i = 0; i < TEST_COUNT(some_w); i++) some_w[i] = weight(cells[k].rows * DIM, cells[k].gates * DIM);
+}
+
+TEST(recurrent_cells_are_seen_when_they_are_written_out) {
+    for (int k = 0; k < TEST_COUNT(cells); k++)
+        for (int begun = 0; begun < 2; begun++) {
+            open_null();
+            cell_weights(k);
+            gn_tensor x = gn_tanh(rows(TIMES)),
+                      h[5] = { begun ? gn_tanh(rows(1)) : gn_full(g, GN_F32, GN_SHAPE(1, DIM), 0) }, c = h[0], end;
+            for (int t = 0; t < 4; t++) h[t + 1] = cells[k].cell(gn_slice(x, 0, t, t + 1, 1), h[t], &c);
+            end = project(gn_concat(h + 1, 4, 0));
+            REQUIRE(understand(end));
+            for (int t = 1; t < 5; t++) {
+                if (!CHECK(of(h[t])->role == GN_ROLE_RECURRENT)) printf("    cell %d, step %d\n", k, t);
+                CHECK(t < 2 || of(h[t])->group != of(h[t - 1])->group);
+                CHECK_STR(gn__role_names[m.groups[of(h[t])->group].role], "recurrent");
+            }
+            CHECK_ROLE(end, GN_ROLE_LINEAR);
+            CHECK_INT(m.nodes[m.members[m.groups[of(h[3])->group].first]].role, GN_ROLE_RECURRENT);
+            check_groups();
+            close_null();
+        }
+}
+
+TEST(a_recurrent_cell_is_seen_by_its_state) {
+    for (int k = 0; k < TEST_COUNT(cells); k++) {
+        open_null();
+        cell_weights(k);
+        gn_tensor h = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), zeros, "h"),
+                  was = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), zeros, "c"), c = was,
+                  y = cells[k].cell(gn_tanh(rows(TIMES)), h, &c);
+        if (!k) gn_assign(was, c);
+        gn_assign(h, y);
+        REQUIRE(understand(y));
+        if (!CHECK(of(y)->role == GN_ROLE_RECURRENT)) printf("    cell %d\n", k);
+        if (!k) CHECK_TOGETHER(c, y);
+        check_groups();
+        close_null();
+    }
+}
+
+TEST(what_carries_nothing_is_no_recurrent_cell) {
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), w = weight(DIM, DIM), u = weight(DIM, DIM), y = x, z = x, p, none[4];
+    for (int i = 0; i < 3; i++) y = gn_relu(gn_matmul(y, w));                            /* nothing comes in */
+    for (int i = 0; i < 3; i++) z = gn_add(gn_matmul(z, u), gn_matmul(x, w));            /* nothing bends */
+    p = gn_tanh(gn_add(gn_matmul(x, weight(DIM, DIM)), gn_matmul(x, weight(DIM, DIM)))); /* other weights each time */
+    p = gn_tanh(gn_add(gn_matmul(x, weight(DIM, DIM)), gn_matmul(p, weight(DIM, DIM))));
+    gn_tensor average = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), zeros, "of what was seen");
+    none[0] = y, none[1] = z, none[2] = p;
+    none[3] = gn_assign(average, gn_add(gn_mul_c(average, 0.9), gn_mul_c(gn_tanh(project(x)), 0.1)));
+    REQUIRE(understand_without(none, 4, 0));
+    CHECK(!has_role(GN_ROLE_RECURRENT));
+    close_null();
+}
+
+TEST(a_long_recurrence_takes_linear_time) {
+    double t[2];
+    for (int i = 0; i < 2; i++) {
+        open_null();
+        cell_weights(0);
+        gn_tensor h = gn_tanh(rows(1)), c = h, x = gn_tanh(rows(1));
+        for (int k = 0, n = test_rounds(i ? 20000 : 2000); k < n; k++) h = lstm(x, h, &c);
+        t[i] = seconds_of(h);
+        CHECK_ROLE(h, GN_ROLE_RECURRENT);
+        check_groups();
+        close_null();
+    }
+    CHECK(t[1] < 40 * t[0] + 0.5);
 }
 
 /* ---- encoders ---- */
@@ -1160,6 +1463,48 @@ TEST(encoders_are_connected_blocks_of_one_modality) {
     gn_tensor found = gn_tanh(gn_embedding(weight(WORDS, DIM), words(TIMES))); /* rows of a table are none */
     REQUIRE(understand(found));
     CHECK_INT(m.n_encoders, 0);
+    close_null();
+}
+
+static gn_tensor pooled(gn_tensor x) { return gn_tanh(gn_mean(gn_reshape(x, GN_SHAPE(TIMES, DIM)), GN_AXES(0), true)); }
+
+TEST(fusions_of_modalities_are_seen) {
+    open_null();
+    gn_tensor y[6], z[6], text = pooled(text_read()), image = pooled(picture_read()), two[] = { text, image };
+    gn_tensor unit = gn_div(image, gn_sqrt(gn_sum(gn_square(image), GN_AXES(-1), true)));
+    z[0] = gn_concat(two, 2, 1);
+    y[0] = gn_matmul(z[0], weight(2 * DIM, 8));
+    z[1] = gn_add(text, image);
+    y[1] = project(z[1]);
+    z[2] = gn_mul(image, text);
+    y[2] = mlp_down(gn_relu(mlp_up(z[2])));
+    z[3] = gn_matmul(gn_reshape(text, GN_SHAPE(8, 8)), gn_transpose(gn_reshape(unit, GN_SHAPE(8, 8)), 0, 1));
+    y[3] = gn_mul(z[3], gn_exp(weight(1, 1))); /* each with each */
+    z[4] = gn_mul(text, unit);
+    y[4] = gn_sum(z[4], GN_AXES(1), false); /* each with its own */
+    z[5] = gn_add(gn_add(text, image), project(gn_sum(bag_rows(weight(WORDS, DIM), 1), GN_AXES(1), false)));
+    y[5] = project(z[5]);
+    REQUIRE(understand_without(y, 6, 0));
+    for (int i = 0; i < 6; i++) {
+        if (!CHECK(of(z[i])->role == GN_ROLE_FUSION)) printf("    writing %d\n", i);
+        CHECK_MODALITY(z[i], GN_MODALITY_MIXED);
+        CHECK_TOGETHER(z[i], y[i]);
+        CHECK_STR(gn__role_names[m.groups[of(z[i])->group].role], "fusion");
+    }
+    check_groups();
+    REQUIRE(understand_without(y, 6, GN_OFF_ROLE(GN_ROLE_FUSION)));
+    CHECK(!has_role(GN_ROLE_FUSION));
+    REQUIRE(understand_without(y, 6, GN_OFF_MODALITY(GN_MODALITY_VISION) | GN_OFF_MODALITY(GN_MODALITY_TABULAR)));
+    CHECK(!has_role(GN_ROLE_FUSION)); /* of one modality, as far as is known */
+    gn_step(g);
+    /* none: two of one modality, one with what has none, data beside a tower, attention over another tower */
+    gn_tensor other = pooled(text_read()), same[] = { pooled(text_read()), pooled(text_read()) };
+    gn_tensor q = split_heads(project(text_read()), TIMES, HEADS),
+              k = split_heads(project(gn_reshape(picture_read(), GN_SHAPE(TIMES, DIM))), TIMES, HEADS);
+    gn_tensor none[] = { gn_concat(same, 2, 1), gn_add(other, project(gn_tanh(rows(1)))), gn_mul(other, rows(1)),
+                         attention_matmuls(q, k, k) };
+    REQUIRE(understand_without(none, 4, 0));
+    CHECK(!has_role(GN_ROLE_FUSION) && has_role(GN_ROLE_CROSS_ATTENTION));
     close_null();
 }
 
@@ -1628,15 +1973,6 @@ TEST(groups_of_random_graphs_are_complete_and_without_cycles) {
     close_null();
 }
 
-/* Of this process's processor time: others on the machine do not count. */
-static double seconds_of(gn_tensor root) {
-    struct timespec a, b;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
-    understand(root);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
-    return (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
-}
-
 static gn_tensor long_chain(int n, int links) {
     gn_tensor x = gn_tanh(rows(1)), y = x, w = weight(DIM, DIM);
     for (int i = 0; i < n; i++) {
@@ -1856,6 +2192,43 @@ static void build_recurrent(void) {
 }
 
 /* x less a part of what a network of convs takes for its noise, as DDIM does. */
+static void build_rotary(void) {
+    gn_tensor x = hidden(), q = split_heads(project(x), TIMES, HEADS), k = split_heads(project(x), TIMES, HEADS);
+    built[0] = gn_matmul(turn_halves(q), gn_transpose(turn_halves(k), 2, 3));
+}
+
+static void build_positions(void) {
+    gn_tensor x = gn_mul_c(gn_embedding(weight(WORDS, DIM), words(TIMES)), 8), angle = angles(DIM / 2);
+    built[0] = gn_tanh(gn_add(x, beside(gn_sin(angle), gn_cos(angle))));
+}
+
+static void build_patch_positions(void) {
+    gn_tensor x = conv(given(GN_SHAPE(1, 3, 16, 16)), filters(DIM, 3, 4), 4, 0, 1);
+    x = gn_permute(gn_reshape(x, GN_SHAPE(1, DIM, 16)), GN_AXES(0, 2, 1));
+    x = gn_concat((gn_tensor[]){ gn_reshape(weight(0, DIM), GN_SHAPE(1, 1, DIM)), x }, 2, 1);
+    built[0] = gn_tanh(gn_add(x, weight(17, DIM)));
+}
+
+static void build_cells(void) {
+    cell_weights(0);
+    gn_tensor x = hidden(), h = gn_tanh(rows(1)), c = h;
+    for (int t = 0; t < 3; t++) h = lstm(gn_slice(x, 0, t, t + 1, 1), h, &c);
+    built[0] = h;
+}
+
+static void build_gru_cells(void) {
+    cell_weights(1);
+    gn_tensor x = hidden(), h = gn_tanh(rows(1)), c = h;
+    for (int t = 0; t < 3; t++) h = cell_gru(gn_slice(x, 0, t, t + 1, 1), h, &c);
+    built[0] = h;
+}
+
+static void build_fusion(void) {
+    gn_tensor image = gn_tanh(gn_matmul(tiles(given(GN_SHAPE(3, 8, 16))), weight(48, DIM))),
+              text = gn_tanh(gn_add(gn_embedding(weight(WORDS, DIM), words(TIMES)), weight(TIMES, DIM)));
+    built[0] = gn_tanh(gn_matmul(beside(image, text), weight(2 * DIM, 8)));
+}
+
 static gn_tensor denoised(gn_tensor x, gn_tensor noise, gn_tensor keep, gn_tensor take) {
     gn_tensor picture = gn_clamp(gn_div(gn_sub(x, gn_mul(take, noise)), keep), -1, 1);
     return gn_add(gn_mul(picture, keep), gn_mul(noise, take));
@@ -1922,6 +2295,12 @@ static const struct block further[] = {
     { "denoising", build_denoising, GN_OFF_ROLE(GN_ROLE_DENOISING), true },
     { "interaction", build_interaction, GN_OFF_ROLE(GN_ROLE_INTERACTION), true },
     { "recurrent", build_recurrent, GN_OFF_ROLE(GN_ROLE_RECURRENT), true },
+    { "LSTM cells, written out", build_cells, GN_OFF_ROLE(GN_ROLE_RECURRENT), true },
+    { "GRU cells, written out", build_gru_cells, GN_OFF_ROLE(GN_ROLE_RECURRENT), true },
+    { "rotary embedding", build_rotary, GN_OFF_ROLE(GN_ROLE_ROTARY), true },
+    { "positional embedding", build_positions, GN_OFF_ROLE(GN_ROLE_POSITIONS), true },
+    { "positions of patches", build_patch_positions, GN_OFF_ROLE(GN_ROLE_POSITIONS), true },
+    { "fusion", build_fusion, GN_OFF_ROLE(GN_ROLE_FUSION), true },
 };
 
 static bool both_schedules(const struct block *b, const gn_cluster *cluster, gn_policy policy, figures *with,
@@ -2106,6 +2485,16 @@ static const test_entry tests[] = {
     TEST_ENTRY(interactions_of_features_are_seen),
     TEST_ENTRY(adapters_run_where_their_base_is),
     TEST_ENTRY(sound_is_seen_by_the_power_of_its_waves),
+    TEST_ENTRY(axes_and_ids_alone_are_no_modality),
+    TEST_ENTRY(ids_are_text_where_the_order_of_their_rows_counts),
+    TEST_ENTRY(rotary_embedding_is_seen_in_every_writing),
+    TEST_ENTRY(products_that_turn_nothing_are_no_rotary_embedding),
+    TEST_ENTRY(positional_embedding_is_seen_in_every_writing),
+    TEST_ENTRY(recurrent_cells_are_seen_when_they_are_written_out),
+    TEST_ENTRY(a_recurrent_cell_is_seen_by_its_state),
+    TEST_ENTRY(what_carries_nothing_is_no_recurrent_cell),
+    TEST_ENTRY(a_long_recurrence_takes_linear_time),
+    TEST_ENTRY(fusions_of_modalities_are_seen),
     TEST_ENTRY(modalities_spread_and_mix),
     TEST_ENTRY(scopes_win_over_what_is_recognised),
     TEST_ENTRY(nodes_of_one_scope_are_one_group),

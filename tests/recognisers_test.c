@@ -11,7 +11,7 @@ enum { ROWS = 8, DIM = 64, HEADS = 4, HEAD = DIM / HEADS, WORDS = 96, SIDE = 16,
 
 static gn_ctx *g;
 static float numbers[1 << 16];
-static int32_t ids[ROWS * 3];
+static int32_t ids[64];
 
 /* ---- parts of models ---- */
 
@@ -191,6 +191,123 @@ static gn_tensor rotary_decoding(void) {
     x = gn_attention(q, cache[0], cache[1], &(gn_attention_desc){ .length = gn_add_c(pos, 1) });
     return project(gn_tanh(gn_reshape(gn_permute(x, GN_AXES(0, 2, 1, 3)), GN_SHAPE(1, DIM))));
 }
+/* Queries and keys that are turned and then compared. */
+static gn_tensor compared(gn_tensor (*turn)(gn_tensor)) {
+    gn_tensor x = hidden(), q = turn(heads(project(x), ROWS)), k = turn(heads(project(x), ROWS));
+    return gn_softmax(gn_matmul(q, gn_transpose(k, 2, 3)), -1);
+}
+static gn_tensor counted(void) { return gn_arange(g, GN_I32, ROWS, 0, 1); }
+/* (ROWS,`pairs`): places times frequencies. */
+static gn_tensor angles(int64_t pairs) {
+    gn_tensor at = gn_reshape(given(GN_SHAPE(ROWS)), GN_SHAPE(ROWS, 1));
+    return gn_mul(at, gn_exp(gn_mul_c(gn_arange(g, GN_F32, pairs, 0, 1), -0.5)));
+}
+static gn_tensor turned_by_op(gn_tensor x) { return gn_rotary(x, found(GN_SHAPE(ROWS)), 10000, false); }
+/* x cos + (-b, a) sin, where a and b are the halves of x */
+static gn_tensor turned_halves(gn_tensor x) {
+    gn_tensor a = gn_slice(x, 3, 0, HEAD / 2, 1), b = gn_slice(x, 3, HEAD / 2, HEAD, 1), angle = angles(HEAD / 2);
+    gn_tensor both = gn_concat((gn_tensor[]){ angle, angle }, 2, 1);
+    x = gn_mul(x, gn_cos(both));
+    return gn_add(x, gn_mul(gn_concat((gn_tensor[]){ gn_neg(b), a }, 2, 3), gn_sin(both)));
+}
+/* (a cos - b sin, b cos + a sin) of neighbours */
+static gn_tensor turned_neighbours(gn_tensor x) {
+    gn_tensor pairs = gn_reshape(x, GN_SHAPE(1, HEADS, ROWS, HEAD / 2, 2)), part[2], y[2], angle = angles(HEAD / 2);
+    for (int i = 0; i < 2; i++)
+        part[i] = gn_reshape(gn_slice(pairs, 4, i, i + 1, 1), GN_SHAPE(1, HEADS, ROWS, HEAD / 2));
+    gn_tensor c = gn_cos(angle), s = gn_sin(angle);
+    y[0] = gn_sub(gn_mul(part[0], c), gn_mul(part[1], s));
+    y[1] = gn_add(gn_mul(part[1], c), gn_mul(part[0], s));
+    return gn_reshape(gn_stack(y, 2, 4), GN_SHAPE(1, HEADS, ROWS, HEAD));
+}
+static gn_tensor rotary_op(void) { return compared(turned_by_op); }
+static gn_tensor rotary_halves(void) { return compared(turned_halves); }
+static gn_tensor rotary_neighbours(void) { return compared(turned_neighbours); }
+
+static gn_tensor learned_places(void) {
+    gn_tensor x = gn_embedding(table(WORDS), found(GN_SHAPE(ROWS)));
+    return gn_tanh(gn_add(x, gn_embedding(table(ROWS), counted())));
+}
+static gn_tensor waves_as_places(void) {
+    gn_tensor angle = angles(DIM / 2), waves = gn_concat((gn_tensor[]){ gn_sin(angle), gn_cos(angle) }, 2, 1);
+    gn_tensor x = gn_mul_c(gn_embedding(table(WORDS), found(GN_SHAPE(ROWS))), 8);
+    return gn_tanh(gn_add(x, waves));
+}
+/* Patches by a conv, behind a token of their own. */
+static gn_tensor places_of_patches(void) {
+    gn_conv_desc d = { .stride = { 4, 4 } };
+    gn_tensor x = gn_conv(picture(3), weight(GN_SHAPE(DIM, 3, 4, 4)), GN_NONE, &d);
+    x = gn_permute(gn_reshape(x, GN_SHAPE(1, DIM, 16)), GN_AXES(0, 2, 1));
+    x = gn_concat((gn_tensor[]){ weight(GN_SHAPE(1, 1, DIM)), x }, 2, 1);
+    return gn_tanh(gn_add(x, weight(GN_SHAPE(17, DIM))));
+}
+
+/* Cells written out, of three steps and, of a state, of one. */
+static gn_tensor gate(gn_tensor all, int k) { return gn_slice(all, -1, k * DIM, (k + 1) * DIM, 1); }
+static gn_tensor lstm_cell(gn_tensor x, gn_tensor h, gn_tensor *c, gn_tensor w, gn_tensor r) {
+    gn_tensor all = gn_add(gn_add(gn_matmul(x, w), gn_matmul(h, r)), weight(GN_SHAPE(4 * DIM)));
+    *c = gn_add(gn_mul(gn_sigmoid(gate(all, 0)), *c), gn_mul(gn_sigmoid(gate(all, 1)), gn_tanh(gate(all, 2))));
+    return gn_mul(gn_sigmoid(gate(all, 3)), gn_tanh(*c));
+}
+static gn_tensor lstm_steps(void) {
+    gn_tensor w = weight(GN_SHAPE(DIM, 4 * DIM)), r = weight(GN_SHAPE(DIM, 4 * DIM)), x = hidden();
+    gn_tensor h = given(GN_SHAPE(1, DIM)), c = given(GN_SHAPE(1, DIM));
+    for (int t = 0; t < 3; t++) h = lstm_cell(gn_slice(x, 0, t, t + 1, 1), h, &c, w, r);
+    return h;
+}
+static gn_tensor gru_steps(void) {
+    gn_tensor w[3], r[3], x = hidden(), h = given(GN_SHAPE(1, DIM));
+    for (int i = 0; i < 3; i++) w[i] = weight(GN_SHAPE(DIM, DIM)), r[i] = weight(GN_SHAPE(DIM, DIM));
+    for (int t = 0; t < 3; t++) {
+        gn_tensor in = gn_slice(x, 0, t, t + 1, 1), z = gn_add(gn_matmul(in, w[0]), gn_matmul(h, r[0])),
+                  let = gn_sigmoid(gn_add(gn_matmul(in, w[1]), gn_matmul(h, r[1]))),
+                  n = gn_tanh(gn_add(gn_matmul(in, w[2]), gn_matmul(gn_mul(let, h), r[2])));
+        z = gn_sigmoid(z);
+        h = gn_add(gn_mul(gn_sub(gn_like(z, 1), z), n), gn_mul(z, h));
+    }
+    return h;
+}
+static gn_tensor rnn_steps(void) {
+    gn_tensor w = weight(GN_SHAPE(2 * DIM, DIM)), x = hidden(), h = given(GN_SHAPE(1, DIM));
+    for (int t = 0; t < 3; t++)
+        h = gn_tanh(gn_add(gn_matmul(gn_concat((gn_tensor[]){ gn_slice(x, 0, t, t + 1, 1), h }, 2, 1), w),
+                           weight(GN_SHAPE(DIM))));
+    return h;
+}
+static gn_tensor lstm_of_a_state(void) {
+    gn_tensor h = gn_state(g, GN_F32, GN_SHAPE(ROWS, DIM), numbers, "h"),
+              was = gn_state(g, GN_F32, GN_SHAPE(ROWS, DIM), numbers, "c");
+    gn_tensor c = was,
+              next = lstm_cell(hidden(), h, &c, weight(GN_SHAPE(DIM, 4 * DIM)), weight(GN_SHAPE(DIM, 4 * DIM)));
+    gn_assign(was, c);
+    return gn_assign(h, next);
+}
+
+/* Late fusion of what two towers make of 16 patches and of 16 words. */
+static gn_tensor image_rows(void) { return gn_tanh(patches()); }
+static gn_tensor text_rows(void) {
+    gn_tensor at = gn_embedding(table(16), gn_arange(g, GN_I32, 16, 0, 1));
+    return gn_tanh(gn_add(gn_embedding(table(WORDS), found(GN_SHAPE(16))), at));
+}
+static gn_tensor fused_by_concat(void) {
+    gn_tensor both[] = { image_rows(), text_rows() };
+    return gn_tanh(gn_matmul(gn_concat(both, 2, 1), weight(GN_SHAPE(2 * DIM, 8))));
+}
+static gn_tensor fused_by_sum(void) {
+    return gn_tanh(gn_matmul(gn_mul_c(gn_add(image_rows(), text_rows()), 0.5), weight(GN_SHAPE(DIM, 8))));
+}
+static gn_tensor fused_by_product(void) {
+    return gn_tanh(gn_matmul(gn_mul_c(gn_mul(image_rows(), text_rows()), 0.5), weight(GN_SHAPE(DIM, 8))));
+}
+/* Each of 64 words with each of 64 patches: more numbers than there are of words and of patches. */
+static gn_tensor similarity(void) {
+    gn_tensor x = gn_reshape(given(GN_SHAPE(1, 3, 32, 32)), GN_SHAPE(1, 3, 8, 4, 8, 4));
+    x = gn_reshape(gn_permute(x, GN_AXES(0, 2, 4, 1, 3, 5)), GN_SHAPE(64, 48));
+    gn_tensor image = gn_tanh(gn_matmul(x, weight(GN_SHAPE(48, 4)))),
+              text = gn_embedding(weight(GN_SHAPE(WORDS, 4)), gn_data(g, GN_I32, GN_SHAPE(64), ids));
+    text = gn_tanh(gn_add(text, weight(GN_SHAPE(64, 4))));
+    return gn_max(gn_softmax(gn_mul_c(gn_matmul(text, gn_transpose(image, 0, 1)), 14), 1), GN_AXES(0), false);
+}
 static gn_tensor two_towers(void) {
     gn_tensor image = encoder(patches(), 16), text = encoder(words(), ROWS);
     gn_tensor q = heads(project(text), ROWS), k = heads(project(image), 16), v = heads(project(image), 16);
@@ -327,6 +444,20 @@ static const block blocks[] = {
     { "bags of a table", embedding_bags, OFF(EMBEDDING_BAG), 0, GN_MOST_THROUGHPUT },
     { "an interaction of features", interaction, OFF(INTERACTION), 250, GN_MOST_THROUGHPUT },
     { "a recurrent layer", recurrent_cell, OFF(RECURRENT), 171, GN_MOST_THROUGHPUT },
+    { "a rotation", rotary_op, OFF(ROTARY), 0, GN_MOST_THROUGHPUT },
+    { "a rotation of halves, written out", rotary_halves, OFF(ROTARY), 9, GN_MOST_THROUGHPUT },
+    { "a rotation of neighbours, written out", rotary_neighbours, OFF(ROTARY), 9, GN_MOST_THROUGHPUT },
+    { "learned places", learned_places, OFF(POSITIONS), 0, GN_MOST_THROUGHPUT },
+    { "waves as places", waves_as_places, OFF(POSITIONS), 0, GN_LEAST_LATENCY },
+    { "places of patches", places_of_patches, OFF(POSITIONS), 184, GN_MOST_THROUGHPUT },
+    { "an LSTM, written out", lstm_steps, OFF(RECURRENT), 0, GN_MOST_THROUGHPUT },
+    { "a GRU, written out", gru_steps, OFF(RECURRENT), 5, GN_MOST_THROUGHPUT },
+    { "an RNN, written out", rnn_steps, OFF(RECURRENT), 4, GN_MOST_THROUGHPUT },
+    { "a step of an LSTM with its state", lstm_of_a_state, OFF(RECURRENT), 0, GN_MOST_THROUGHPUT },
+    { "a fusion by concatenation", fused_by_concat, OFF(FUSION), 162, GN_MOST_THROUGHPUT },
+    { "a fusion by a sum", fused_by_sum, OFF(FUSION), 70, GN_MOST_THROUGHPUT },
+    { "a fusion by a product", fused_by_product, OFF(FUSION), 70, GN_MOST_THROUGHPUT },
+    { "a similarity of two modalities", similarity, OFF(FUSION), 0, GN_MOST_THROUGHPUT },
 };
 
 /* With one of the two modalities unknown, both encoders are one, and nothing tells where to part them. */

@@ -965,6 +965,26 @@ TEST(words_say_where_why_and_what_crosses) {
     gn_close(g);
 }
 
+/* Each role that is recognised is named: as a group, or within a group of another role. */
+TEST(words_name_what_stands_within_groups) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
+    static int32_t ids[8];
+    gn_tensor places = gn_arange(g, GN_I32, 8, 0, 1), word = gn_data(g, GN_I32, GN_SHAPE(8), ids), h[2];
+    gn_tensor x =
+        gn_add(gn_embedding(real_weight(g, 64, D_MODEL), word), gn_embedding(real_weight(g, 8, D_MODEL), places));
+    for (int i = 0; i < 2; i++) {
+        h[i] = gn_permute(gn_reshape(gn_matmul(x, real_weight(g, D_MODEL, D_MODEL)), GN_SHAPE(1, 8, 2, D_MODEL / 2)),
+                          GN_AXES(0, 2, 1, 3));
+        h[i] = gn_rotary(h[i], word, 10000, false);
+    }
+    const char *text = tell(gn_attention(h[0], h[1], h[1], NULL), GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY);
+    CHECK(strstr(text, "rotary embedding, ") && strstr(text, ": embedding, "));
+    CHECK(strstr(text, "\nwithin groups: positional embedding 1\n"));
+    CHECK(strstr(tell(h[0], GN_EXPLAIN_SVG, NULL, GN_LEAST_LATENCY), ">rotary embedding<"));
+    CHECK(strstr(tell(small_mlp(g), GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY), "\nwithin groups: sampling 1\n"));
+    gn_close(g);
+}
+
 TEST(words_name_refusals_disagreements_and_fallbacks) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
     uint8_t ops[64];
@@ -1193,6 +1213,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(models_of_the_real_builders_hold_what_is_promised),
         TEST_ENTRY(two_towers_run_apart_whole),
         TEST_ENTRY(words_say_where_why_and_what_crosses),
+        TEST_ENTRY(words_name_what_stands_within_groups),
         TEST_ENTRY(words_name_refusals_disagreements_and_fallbacks),
         TEST_ENTRY(explaining_computes_nothing_and_changes_nothing),
         TEST_ENTRY(a_call_that_cannot_be_explained_says_why),
