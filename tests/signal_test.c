@@ -473,7 +473,7 @@ TEST(adaptive_samples_of_one_region_are_none_of_the_others) {
         gn_roi_align_desc d = { .half_pixel = true, .adaptive = true, .largest = largest };
         fill(64);
         given[63] = given[7] = given[18] = INFINITY;
-        wanted[0] = given[0];
+        wanted[0] = largest && given[0] < 0 ? 0 : given[0]; /* the shares of its three neighbours are 0 */
         gn_tensor y = gn_roi_align(tensor(GN_F64, GN_SHAPE(1, 1, 8, 8), given), tensor(GN_F64, GN_SHAPE(2, 4), rois),
                                    gn_data_copy(g, GN_I32, GN_SHAPE(2), which), &d);
         if (reads(gn_slice(y, 0, 0, 1, 1), 1)) close_to("roi_align", 1, 1e-12);
