@@ -959,10 +959,14 @@ static void bench_caches(gn_ctx *g) {
 
 #include "windows.h"
 
+/* What follows a convolution, which is no kernel of its own: a SiLU, or a tensor like its result is added first. */
+typedef enum window_end { ENDS_PLAIN, ENDS_SILU, ENDS_SKIP } window_end;
+
 /* last: x and the result are held as (images, side, side, channels), as PyTorch's side holds them. */
 typedef struct window_job {
     const window_row *row;
-    bool last, ends; /* ends: a SiLU follows, which is no kernel of its own */
+    bool last;
+    window_end ends;
 } window_job;
 
 static const window_row window_rows[] = {
@@ -987,6 +991,7 @@ static gn_tensor build_window(gn_ctx *g, const job *j) {
     (void)g;
     gn_tensor x = of->last ? gn_permute(j->in[0], GN_AXES(0, 3, 1, 2)) : j->in[0],
               y = window_conv(r, x, j->in[1], GN_NONE, NULL, false);
+    if (of->ends == ENDS_SKIP) y = gn_add(y, j->in[2]);
     if (of->ends) y = gn_silu(y);
     return of->last ? gn_permute(y, GN_AXES(0, 2, 3, 1)) : y;
 }
@@ -1012,19 +1017,21 @@ static double window_error(const job *j) {
             sum += at(j, 0, window_at(of->last, r->channels, side, n, from + i / k / k, y, x)) *
                    at(j, 1, m * c * k * k + i);
         }
+        if (of->ends == ENDS_SKIP) sum += at(j, 2, window_at(of->last, r->filters, to, n, m, a, b));
         error_add(&e, element(j->d, j->out, (size_t)window_at(of->last, r->filters, to, n, m, a, b)),
                   of->ends ? sum / (1 + exp(-sum)) : sum);
     }
     return error_of(&e);
 }
 
-static void bench_window(gn_ctx *g, const window_row *r, bool last, bool ends) {
+static void bench_window(gn_ctx *g, const window_row *r, bool last, window_end ends) {
+    static const char *const followed[] = { "", "_silu", "_skip" };
     const window_job of = { r, last, ends };
     int64_t images = sized(r->images), side = window_side(r);
     double theirs[9];
     char line[120], name[48];
     job j = { .d = GN_BF16,
-              .n_in = 2,
+              .n_in = ends == ENDS_SKIP ? 3 : 2,
               .each = 20,
               .rests = true,
               .scale = 1,
@@ -1034,7 +1041,8 @@ static void bench_window(gn_ctx *g, const window_row *r, bool last, bool ends) {
                                  : GN_SHAPE(images, r->channels, r->side, r->side),
                             GN_SHAPE(r->filters, r->channels / r->groups, r->kernel, r->kernel) },
               .out_shape = last ? GN_SHAPE(images, side, side, r->filters) : GN_SHAPE(images, r->filters, side, side) };
-    snprintf(name, sizeof name, "%s%s%s", r->name, ends ? "_silu" : "", last ? "_last" : "");
+    snprintf(name, sizeof name, "%s%s%s", r->name, followed[ends], last ? "_last" : "");
+    j.in_shape[2] = j.out_shape;
     if (!wanted(name)) return;
     job_open(g, &j);
     snprintf(line, sizeof line, "conv %d %d %d %d %d %d %d", (int)images, r->channels, r->side, r->filters, r->kernel,
@@ -2122,12 +2130,13 @@ static void bench_all(gn_ctx *g) {
     torch_open();
     for (int last = 1; last >= 0; last--) {
         for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++)
-            bench_window(g, &window_rows[i], last, false);
+            bench_window(g, &window_rows[i], last, ENDS_PLAIN);
         torch_sum(last ? "convolutions of channels last" : "convolutions of planes");
         for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++)
             if (strcmp(window_rows[i].name, "conv_28_128") == 0 ||
                 strcmp(window_rows[i].name, "conv_depthwise_56") == 0)
-                bench_window(g, &window_rows[i], last, true);
+                for (int ends = ENDS_SILU; ends <= (last ? ENDS_SILU : ENDS_SKIP); ends++)
+                    bench_window(g, &window_rows[i], last, (window_end)ends);
     }
     for (size_t i = 0; i < sizeof solve_rows / sizeof *solve_rows; i++) bench_solve(g, &solve_rows[i]);
     torch_sum("solving");

@@ -283,6 +283,10 @@
     X(pool, OPS_W, "64", "u:1,n,112,112", 28224 * n,                                                                   \
       gn_pool(a, &(gn_pool_desc){ .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } }),    \
       "F.max_pool2d(a, 3, 2, 1)")                                                                                      \
+    X(pool_index, OPS_W, "64", "u:1,n,112,112", 28224 * n,                                                             \
+      gn_pool(a, &(gn_pool_desc){ .kind = GN_POOL_INDEX, .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 },   \
+                                  .after = { 1, 1 } }),                                                                \
+      "F.max_pool2d(a, 3, 2, 1, return_indices=True)[1]")                                                              \
     X(interpolate, OPS_W, "64", "u:1,n,56,56", 0, gn_interpolate(a, GN_AXES(2, 3), GN_SHAPE(112, 112), NULL),          \
       "F.interpolate(a, scale_factor=2)")                                                                              \
     X(interpolate_linear, OPS_W, "64", "u:1,n,56,56", 0,                                                               \

@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(256) loop_f32_add_gelu_mul(float *o
         t0 = (float)(GN_M_ADD(a, b)); (void)b; (void)c; (void)p0; (void)p1; }
       float t1;
       { typedef float GN_T; const GN_T a = t0, b = t0, c = t0, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
-        t1 = (float)(GN_M_NORMAL(a, a)); (void)b; (void)c; (void)p0; (void)p1; }
+        t1 = (float)(GN_M_GELU(a)); (void)b; (void)c; (void)p0; (void)p1; }
       float t2;
       { typedef float GN_T; const GN_T a = t1, b = x2, c = t1, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
         t2 = (float)(GN_M_MUL(a, b)); (void)b; (void)c; (void)p0; (void)p1; }

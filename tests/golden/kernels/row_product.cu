@@ -14,7 +14,7 @@ struct norm_vector_times_bf16_loop_e0 {
     z = cast_to<bf16>::of(z + b1);
       float t0;
       { typedef float GN_T; const GN_T a = y, b = y, c = y, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
-        t0 = (float)(GN_M_NORMAL(a, a)); (void)b; (void)c; (void)p0; (void)p1; }
+        t0 = (float)(GN_M_GELU(a)); (void)b; (void)c; (void)p0; (void)p1; }
     put(o[i], t0);
   }
 };

@@ -11,7 +11,7 @@ struct wgmma_bf16_64x64_k4_nn_epilogue_e { typedef bf16 O; O *o; const bf16 *bia
       sum = cast_to<bf16>::of(sum);
       float t0;
       { typedef float GN_T; const GN_T a = sum, b = sum, c = sum, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
-        t0 = (float)(GN_M_NORMAL(a, a)); (void)b; (void)c; (void)p0; (void)p1; }
+        t0 = (float)(GN_M_GELU(a)); (void)b; (void)c; (void)p0; (void)p1; }
       t0 = cast_to<bf16>::of(t0);
       float t1;
       { typedef float GN_T; const GN_T a = t0, b = get(r.w1[v]), c = t0, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
