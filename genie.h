@@ -217,7 +217,7 @@
               raised.
        A node has one output. Where a builder has several, one op makes what all of them are looked up with (argsort for
        topk and unique), or one tensor that holds them side by side (the states of recurrent). The values and the
-       positions of a maximum pool are two ops that both read x.
+       positions of a maximum pool are two ops, which share a kernel on a GPU where one follows the other.
        The tests say what they miss: a row in BUILDERS (builders_test.c), cases and a reference (conformance_test.c,
        reference.h), for a structured op with a gradient a problem (gradient_test.c). Peers tell each other which ids
        they know; a server that lacks the op answers GN_UNSUPPORTED.

@@ -1939,12 +1939,14 @@ enum { PARAMS_MAX = 400 };
    that this step ends. */
 /* pages: 1 + the step of another append to pages that runs here (it may have another in turn). */
 /* pool: 1 + the step of the positions of a maximum pool that this scatter_add takes, and that of its zeros. */
+/* both: 1 + the step before it, of the values or the positions that this maximum pool gives too. */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
    embedding; made, 1 + the group of rows before it, and given, which of its steps. length: 1 + the loop that makes the
    number of keys of what is there before the plan runs; the attention computes it by itself. beside: 1 + the step where
    this loop runs, with others that have the same. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], pages, pool[2], rows, vectors, turn[2], made[2], given[2], length, beside;
+    uint32_t product, loop, best, append[2], pages, pool[2], both, rows, vectors, turn[2], made[2], given[2], length,
+        beside;
     struct attention_form *written;
     bool inside, laid; /* laid: the attention `product` leaves its result as this step would copy it */
 } fusion;
@@ -11770,11 +11772,20 @@ static void emit_conv(emit *e, uint32_t node) {
 /* ---- pooling ---- */
 
 static const char pool_text[] =
-    "// A thread a window. P: T, C, U (of the result), KIND (of gn_pool_kind), ADAPTIVE, PADS (counted), PLANES, XN "
+    "// A thread a window. P: T, C, U (of the result), Y (where it goes), KIND (of gn_pool_kind), ADAPTIVE, PADS "
+    "(counted), PLANES, XN "
     "XC, CHANNELS, by axis I, O, K, S, DL, B (before), A (after), X (stride)\n"
     "struct pool_span { i64 begin, n, step; };\n"
     "template <class U, class C> M void pool_put(U &y, C v, i64) { put(y, v); }\n"
     "template <class C> M void pool_put(i64 &y, C, i64 at) { y = at; }\n"
+    "// Values and their positions.\n"
+    "template <class T> struct pool_pair { T *v; i64 *at; };\n"
+    "template <class T> struct pool_both {\n"
+    "  T *v;\n"
+    "  i64 *at;\n"
+    "  M pool_pair<T> operator[](i64 i) const { const pool_pair<T> p = { v + i, at + i }; return p; }\n"
+    "};\n"
+    "template <class T, class C> M void pool_put(const pool_pair<T> &y, C v, i64 at) { put(*y.v, v); *y.at = at; }\n"
     "template <class P> M pool_span pool_of(i64 o, i64 in, i64 k, i64 s, i64 d, i64 before) {\n"
     "  pool_span r = { o * s - before, k, d };\n"
     "  if (P::ADAPTIVE) { r.begin = o * in / k; r.n = ((o + 1) * in + k - 1) / k - r.begin; r.step = 1; }\n"
@@ -12133,7 +12144,7 @@ static const char pool_text[] =
     "    }\n"
     "  }\n"
     "}\n"
-    "template <class P> M void pool_tiled(const typename P::T *x, typename P::U *y) {\n"
+    "template <class P> M void pool_tiled(const typename P::T *x, const typename P::Y y) {\n"
     "  enum { W0 = P::TILE0, W1 = P::TILE1, W2 = P::TILE2, TALL = P::TALL, HIGH = (W1 + TALL - 1) / TALL, ALL = "
     "P::HERE * W0 * HIGH * W2, R1 = P::R1, R2 = P::R2 };\n"
     "  __shared__ __align__(16) typename P::T s[P::STAGED];\n"
@@ -12354,7 +12365,7 @@ static const char pool_text[] =
     "    }\n"
     "  }\n"
     "}\n"
-    "template <class P> M void pool_each(const typename P::T *x, typename P::U *y) {\n"
+    "template <class P> M void pool_each(const typename P::T *x, const typename P::Y y) {\n"
     "  typedef typename P::C C;\n"
     "  const i64 OUT = P::O0 * P::O1 * P::O2, ALL = P::PLANES * OUT;\n"
     "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < ALL; i += (i64)gridDim.x * 256) {\n"
@@ -12377,7 +12388,7 @@ static const char pool_text[] =
     "    }\n"
     "    if (P::KIND == 2) sum /= (C)pool_count<P>(p, P::I0, P::B0, P::A0) * (C)pool_count<P>(q, P::I1, P::B1, "
     "P::A1) * (C)pool_count<P>(r, P::I2, P::B2, P::A2);\n"
-    "    pool_put(y[i], P::KIND == 0 ? best : sum, at);\n"
+    "    pool_put(y[i], P::KIND % 3 ? sum : best, at);\n"
     "  }\n"
     "}\n";
 
@@ -12499,15 +12510,17 @@ static int64_t pool_staged(const pool_form *f) {
 }
 
 /* What pool_text calls P, but for what tiles add; it ends within its constants. */
-static void put_pool(emit *e, uint32_t node) {
+static void put_pool(emit *e, uint32_t node, bool both) {
     const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
     text *t = &e->types;
     pool_axis axes[3];
     pool_axes_of(e, node, axes);
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s U; enum { KIND = %d, PADS = %d, ADAPTIVE = %d };\n",
-        types[x->dtype].name, types[x->dtype].compute, types[out->dtype].name, (int)a[0], (a[1] & 2) != 0,
-        (a[1] & 4) != 0);
+    put(t,
+        "struct @_p { typedef %s T; typedef %s C; typedef %s U; typedef %s Y; enum { KIND = %d, PADS = %d, ADAPTIVE = "
+        "%d };\n",
+        types[x->dtype].name, types[x->dtype].compute, types[out->dtype].name, both ? "pool_both<T>" : "U *", (int)a[0],
+        (a[1] & 2) != 0, (a[1] & 4) != 0);
     put(t, "  static const i64 PLANES = %lldll, CHANNELS = %lldll, XN = %lldll, XC = %lldll",
         (long long)(x->dims[0] * x->dims[1]), (long long)x->dims[1], (long long)x->strides[0],
         (long long)x->strides[1]);
@@ -12556,7 +12569,8 @@ static bool pool_reads_lines(const emit *e, uint32_t node, const pool_form *f) {
            high * f->axes[0].kernel <= ROWS;
 }
 
-static void emit_pool(emit *e, uint32_t node) {
+/* values: with positions of the largest, those too go there; GN_NO_NODE: they do not */
+static void emit_pool_of(emit *e, uint32_t node, uint32_t values) {
     const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
     int64_t count = gn_view_count(out), blocks = blocks_for(count, 256);
     char name[64];
@@ -12575,7 +12589,7 @@ static void emit_pool(emit *e, uint32_t node) {
     pool_axes_of(e, node, axes);
     const bool shares = axes[0].kernel == 1 && axes[1].dilation == 1 && axes[1].kernel > axes[1].stride;
     const int64_t up = attrs_of(e, node)[0] == GN_POOL_MAX && shares && axes[1].out > 1 ? 3 : 1;
-    put_pool(e, node);
+    put_pool(e, node, values != GN_NO_NODE);
     if (tiled) {
         put(&e->types, ", EVEN = %d", base_offset(e, node) % 4 == 0);
         put_pool_tile(e, &f);
@@ -12583,19 +12597,36 @@ static void emit_pool(emit *e, uint32_t node) {
     put(&e->types, "};\n");
     emit_early(e);
     emit_node(e, input(e, node, 0), types[x->dtype].name, true, "x");
-    emit_node(e, node, types[out->dtype].name, false, "o");
+    emit_node(e, node, types[out->dtype].name, false, values == GN_NO_NODE ? "o" : "at");
+    if (values != GN_NO_NODE) emit_node(e, values, types[x->dtype].name, false, "v");
     emit_await_and_let_start(e);
+    if (values != GN_NO_NODE) put(&e->body, "  const @_p::Y o = { v, at };\n");
     put(&e->body, "  pool_%s<@_p>(x, o);\n",
         keeps   ? attrs_of(e, node)[0] == GN_POOL_MAX ? "rows_largest" : "rows"
         : lines ? "lines"
         : tiled ? f.beside ? "tiled_beside" : "tiled"
         : plain ? "plain"
                 : "each");
-    snprintf(name, sizeof name, "pool_%s%s", gn_dtype_name(x->dtype), keeps ? "_rows" : "");
+    snprintf(name, sizeof name, "pool_%s%s", gn_dtype_name(x->dtype),
+             keeps                  ? "_rows"
+             : values != GN_NO_NODE ? "_both"
+                                    : "");
     if (keeps) blocks = blocks_for(count / 8 / axes[1].out * blocks_for(axes[1].out, up), 256);
     if (lines) blocks = blocks_for(count / axes[1].out * blocks_for(axes[1].out, f.tall) / (8 / axes[2].stride), 256);
     blocks = blocks > 1 << 20 ? 1 << 20 : blocks;
     emit_launch(e, name, tiled && !lines ? pool_blocks(e, node, &f) : (uint64_t)blocks, 1, 256);
+}
+
+static void emit_pool(emit *e, uint32_t node) { emit_pool_of(e, node, GN_NO_NODE); }
+
+/* A maximum pool and the positions of its values: one kernel, but where the values become rows of channels. */
+static void emit_pool_both(emit *e, uint32_t a, uint32_t b) {
+    const uint32_t index = attrs_of(e, a)[0] == GN_POOL_INDEX ? a : b, values = index == a ? b : a;
+    if (!lies_as_rows(view_of(e, values))) emit_pool_of(e, index, values);
+    else {
+        emit_pool(e, values);
+        emit_pool(e, index);
+    }
 }
 
 /* The pool whose positions, all of them in their order, this scatter_add along the last axis takes as its indices into
@@ -12674,7 +12705,7 @@ static void emit_pool_back(emit *e, uint32_t node) {
     gn_view planes = dims_of(from, (int64_t)1 << last, false);
     for (int i = 0; i < last; i++) planes.dims[i] = out->dims[i];
     planes = gn_view_collapse(&planes);
-    put_pool(e, pool);
+    put_pool(e, pool, false);
     const int64_t own = lines ? 8 / f.axes[2].stride : 1; /* windows that begin in a thread's eight places */
     bool wide =
         from->strides[last] == 1 && f.axes[2].out % own == 0 && f.axes[2].out * f.axes[2].stride >= f.axes[2].in;
@@ -18346,6 +18377,26 @@ static void fuse_pool(emit *e, const readers *r, uint32_t i) {
     }
 }
 
+/* Values and positions of one maximum pool, one step after the other. */
+static bool is_pool_pair(const emit *e, uint32_t a, uint32_t b) {
+    if (!node_is(e, a, GN_OP_POOL) || !node_is(e, b, GN_OP_POOL) || input(e, a, 0) != input(e, b, 0)) return false;
+    const int64_t *u = attrs_of(e, a), *w = attrs_of(e, b), kinds = u[0] + w[0];
+    const int rest = 1 + 5 * (e->part->nodes[a].rank - 2);
+    return u[0] != w[0] && kinds == GN_POOL_MAX + GN_POOL_INDEX && (u[0] == GN_POOL_MAX || w[0] == GN_POOL_MAX) &&
+           memcmp(u + 1, w + 1, (size_t)rest * sizeof *u) == 0 && gn_view_count(view_of(e, a)) > 0;
+}
+
+static void fuse_pools(emit *e) {
+    static const fusion alone = { 0 };
+    for (uint32_t i = 1; i < e->layout->n_steps && !gn_flag_get(e->cancel); i++)
+        if (is_pool_pair(e, e->layout->steps[i - 1].node, e->layout->steps[i].node) &&
+            memcmp(&e->fusions[i - 1], &alone, sizeof alone) == 0 &&
+            memcmp(&e->fusions[i], &alone, sizeof alone) == 0) {
+            e->fusions[i].both = i;
+            fuse_in(e, i - 1, i);
+        }
+}
+
 /* First the steps that one reads: loops behind products, appends, rows; then what they are together. */
 static bool fuse_by_step(emit *e, const readers *r) {
     for (uint32_t i = 0; i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
@@ -18474,6 +18525,7 @@ static bool fuse_steps(emit *e) {
     if (ok) fuse_widened(e, &r);
     ok = ok && fuse_attentions(e, &r);
     if (ok && fuse_by_step(e, &r)) {
+        fuse_pools(e);
         ok = fuse_reductions(e, &r, w.of);
         if (ok) fuse_turns(&w);
         if (ok) fuse_vectors(&w, &ok);
@@ -18494,8 +18546,12 @@ static bool fuse_steps(emit *e) {
 static bool emit_fused(emit *e, size_t i) {
     const fusion *u = &e->fusions[i];
     uint32_t appends[MOST_APPENDS], n = 0;
-    if (!u->inside && !u->product && !u->rows && !u->pages && !u->pool[0]) return false;
+    if (!u->inside && !u->product && !u->rows && !u->pages && !u->pool[0] && !u->both) return false;
     if (u->inside) return true;
+    if (u->both) {
+        emit_pool_both(e, e->layout->steps[u->both - 1].node, e->layout->steps[i].node);
+        return true;
+    }
     if (u->pool[0]) {
         emit_pool_back(e, e->layout->steps[i].node);
         return true;

@@ -2825,6 +2825,75 @@ static void pools_of_rows_have_the_bits_of_the_cpu(void) {
     for (int i = 0; i < TEST_COUNT(rows_pools); i++) pool_rows_of(&rows_pools[i]);
 }
 
+/* ---- values and positions of a maximum pool ---- */
+
+static const struct pool_pair_form {
+    gn_dtype d;
+    gn_shape x;
+    gn_pool_desc how;
+} pool_pair_forms[] = {
+    { GN_F32,
+      { 4, { 3, 5, 13, 38 } },
+      { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } } },
+    { GN_BF16, { 4, { 2, 8, 16, 32 } }, { .kernel = { 2, 2 }, .stride = { 2, 2 } } },
+    { GN_F16, { 4, { 1, 3, 7, 70 } }, { .kernel = { 1, 5 }, .before = { 0, 2 }, .after = { 0, 2 } } },
+    { GN_F64, { 5, { 1, 2, 4, 5, 6 } }, { .kernel = { 2, 3, 2 }, .stride = { 2, 1, 2 }, .before = { 1, 1, 0 } } },
+    { GN_F32,
+      { 4, { 1, 2, 9, 9 } },
+      { .kernel = { 2, 3 }, .dilation = { 3, 2 }, .before = { 1, 0 }, .stride = { 1, 2 } } },
+    { GN_F32, { 4, { 2, 3, 7, 10 } }, { .kernel = { 3, 4 }, .adaptive = true } },
+    { GN_BF16, { 3, { 2, 3, 999 } }, { .kernel = { 40 }, .stride = { 7 }, .ceiling = true } },
+};
+
+/* turned: x lies as rows of channels, and so do the values, which may take a kernel of their own. */
+static void pool_pair_of(const struct pool_pair_form *f, bool turned, bool positions_first) {
+    enum { MOST = 1 << 14 };
+    static double got[2][2][MOST];
+    int64_t all = 1, places = 1;
+    uint64_t kernels = 0;
+    for (int i = 0; i < f->x.rank; i++) all *= f->x.dims[i];
+    void *data = random_bytes(f->d, all, 1);
+    for (int k = 0; k < 2; k++) {
+        gn_ctx *g = k ? gpu : cpu;
+        gn_stats before, after;
+        gn_info info;
+        gn_pool_desc d = f->how;
+        gn_shape lies = f->x;
+        if (turned) lies = GN_SHAPE(f->x.dims[0], f->x.dims[2], f->x.dims[3], f->x.dims[1]);
+        gn_tensor x = gn_data(g, f->d, lies, data), y[2];
+        if (turned) x = gn_permute(x, GN_AXES(0, 3, 1, 2));
+        for (int i = 0; i < 2; i++) {
+            int which = positions_first ? 1 - i : i;
+            d.kind = which ? GN_POOL_INDEX : GN_POOL_MAX;
+            y[which] = gn_pool(x, &d);
+        }
+        if (!CHECK_RESULT(gn_describe(y[0], &info), GN_OK)) break;
+        places = 1;
+        for (int i = 0; i < info.shape.rank; i++) places *= info.shape.dims[i];
+        CHECK(places <= MOST);
+        gn_get_stats(g, &before);
+        gn_result r = gn_realize(y, 2);
+        gn_get_stats(g, &after);
+        if (!compiles_only) CHECK_RESULT(r, GN_OK);
+        kernels = after.kernels_run - before.kernels_run;
+        for (int i = 0; i < 2 && !compiles_only; i++)
+            CHECK_RESULT(gn_read(gn_cast(y[i], GN_F64), got[k][i], (size_t)places * 8), GN_OK);
+        gn_step(g);
+    }
+    if (!compiles_only && !turned && !getenv("GENIE_CUDA_FUSE")) CHECK(kernels == 1);
+    for (int i = 0; i < 2 && !compiles_only; i++)
+        if (memcmp(got[0][i], got[1][i], (size_t)places * 8) != 0)
+            test_fail(__FILE__, __LINE__, "pool %d: other %s than on the CPU", (int)(f - pool_pair_forms),
+                      i ? "positions" : "values");
+    free(data);
+}
+
+static void values_and_positions_of_a_pool_are_one_kernel(void) {
+    for (int i = 0; i < TEST_COUNT(pool_pair_forms); i++)
+        for (int k = 0; k < 4; k++)
+            if (!(k & 1) || pool_pair_forms[i].x.rank == 4) pool_pair_of(&pool_pair_forms[i], k & 1, k & 2);
+}
+
 /* ---- what is read as it lies ---- */
 
 /* A norm in f32 of x, scale and shift in 16 bits: none of them is widened by a kernel of its own. */
@@ -3743,6 +3812,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(convs_of_few_channels_agree_with_the_cpu),
     TEST_ENTRY(convs_around_pools_agree_with_the_cpu),
     TEST_ENTRY(pools_of_rows_have_the_bits_of_the_cpu),
+    TEST_ENTRY(values_and_positions_of_a_pool_are_one_kernel),
     TEST_ENTRY(values_of_16_bits_are_widened_where_they_are_read),
     TEST_ENTRY(rows_of_a_widened_table_agree_with_the_cpu),
     TEST_ENTRY(gradients_of_convs_are_exact),

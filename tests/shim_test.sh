@@ -41,7 +41,7 @@ wide() {
     GENIE_CUDA_WIDE=1 compile 20 "${words[@]}" compile_for && GENIE_CUDA_WIDE=1 conformance 20 "${words[@]/%/cuda}"
 }
 known_values() {
-    on_shim "$BUILD/tests/gpu_test" ones_times replayed launched_again one_element a_fault _place_are_put_back appended_to_all_caches at_the_end_save an_old_version indices_into_nothing long_rows a_loop_takes attention_written_out_agrees by_attention_written norm_within solved_by_panels a_singular_matrix gradients_of_maximum_pools gradients_of_convs filters_of_one_channel pools_of_rows values_of_16_bits widened_table --seed 1 >"$WORK/known" 2>&1
+    on_shim "$BUILD/tests/gpu_test" ones_times replayed launched_again one_element a_fault _place_are_put_back appended_to_all_caches at_the_end_save an_old_version indices_into_nothing long_rows a_loop_takes attention_written_out_agrees by_attention_written norm_within solved_by_panels a_singular_matrix gradients_of_maximum_pools gradients_of_convs filters_of_one_channel pools_of_rows values_and_positions values_of_16_bits widened_table --seed 1 >"$WORK/known" 2>&1
     holds "$WORK/known" 20
 }
 # The bits of a token do not depend on what is computed beside it; appends by the same slots are one kernel.
