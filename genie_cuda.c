@@ -33,6 +33,7 @@
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of
  *                                     mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
+ *   GENIE_CUDA_HOLD=0                 convolutions' tiles bring their filters each time
  *
  * Compiled with -DGENIE_TEST, as tests/ link it, the file has switches more. They are for tests alone: one of them
  * makes plans fail.
@@ -9885,7 +9886,8 @@ static const char warpgroup_conv_text[] =
     "mode.\n"
     "// FLAT: one tap, and places side by side in memory, which boxes of 64 take as they lie. PLANAR: one place, whose "
     "window is all of x; both sides are planes of one channel after the other, by boxes of 64 places. P as for "
-    "conv_tensor; PIECES of 64 channels of a tap (PLANAR: of 64 places of a channel, STEPS in all), TOTAL tiles, "
+    "conv_tensor; HELD: the filters of all steps stay behind the stages from a block's first tile on; PIECES of 64 "
+    "channels of a tap (PLANAR: of 64 places of a channel, STEPS in all), TOTAL tiles, "
     "mma(d, a, b), KC blocks of a cluster that share the steps of a tile, or PARTS of them\n"
     "// CROSS: k runs over channels and taps, STEPS of 64, across rows of images, which windows of taps pick. AT: it "
     "runs across rows of filters, by boxes of 64.\n"
@@ -9909,7 +9911,7 @@ static const char warpgroup_conv_text[] =
     "}\n"
     "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, int "
     "rank) {\n"
-    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "  enum { A = P::BM * 128, B = P::BW * 128, STAGE = P::HELD ? B : A + B };\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
     "  for (u32 tile = conv_tile_first<P>(); tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
@@ -9919,30 +9921,38 @@ static const char warpgroup_conv_text[] =
     "* P::S2 - P::B2, channel = (int)z * P::CG, first = conv_span<P>(win) * rank, end = first + conv_steps<P>(win, "
     "rank);\n"
     "    for (int k = first; k < end; k++, it++) {\n"
-    "      const u32 s = it % P::STAGES, to = base + s * STAGE, bar = full + 8 * s;\n"
+    "      const u32 s = it % P::STAGES, stage = base + s * STAGE, to = P::HELD ? base + P::STAGES * B + k * A : "
+    "stage, "
+    "from = P::HELD ? stage : stage + A, bar = full + 8 * s;\n"
+    "      const bool held = P::HELD && tile != conv_tile_first<P>();\n"
     "      const int tap = k / P::PIECES, c = k % P::PIECES * 64, t1 = P::K1 > 1 ? tap / win.c.n : 0, t2 = tap - t1 * "
     "win.c.n;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
-    "      bar_expect(bar, STAGE);\n"
-    "      if (P::AT) UNROLL for (int i = 0; i < P::BM; i += 64) box_load(to + i * 128, filters, row + i, k * 64, 0, "
+    "      bar_expect(bar, held ? B : A + B);\n"
+    "      if (held) { }\n"
+    "      else if (P::AT) UNROLL for (int i = 0; i < P::BM; i += 64) box_load(to + i * 128, filters, row + i, k * 64, "
+    "0, "
     "0, bar);\n"
     "      else box_load(to, filters, P::PLANAR ? c : P::TR ? conv_tap<P>(win, 0, t1, t2) * P::CP + c : k * 64, (int)z "
     "* P::m + row, P::PLANAR ? tap : 0, 0, bar);\n"
-    "      if (P::CROSS) conv_cross<P>(rows, to + A, col, k * 64, bar);\n"
-    "      else if (P::PLANAR) box_load(to + A, rows, c, col, channel + tap, 0, bar);\n"
-    "      else if (!P::FLAT) window_load(to + A, rows, channel + c, w, h, n, t2 * P::DL2 + win.c.start + P::B2, t1 * "
+    "      if (P::CROSS) conv_cross<P>(rows, from, col, k * 64, bar);\n"
+    "      else if (P::PLANAR) box_load(from, rows, c, col, channel + tap, 0, bar);\n"
+    "      else if (!P::FLAT) window_load(from, rows, channel + c, w, h, n, t2 * P::DL2 + win.c.start + P::B2, t1 * "
     "P::DL1 + win.b.start + P::B1, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BW; i += 64) box_load(to + A + i * 128, rows, (p + i) % P::PITCH, "
+    "      else UNROLL for (int i = 0; i < P::BW; i += 64) box_load(from + i * 128, rows, (p + i) % P::PITCH, "
     "channel + c, (p + i) / P::PITCH, 0, bar);\n"
     "    }\n"
     "  }\n"
     "}\n"
-    "template <class P> M void conv_products(float *d, u32 base, u32 full, u32 it) {   // of one stage, on their way\n"
-    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
-    "  const u32 s = it % P::STAGES, at = base + s * STAGE, wg = threadIdx.x >> 7;\n"
+    "// Of one stage, step k of a tile, on their way.\n"
+    "template <class P> M void conv_products(float *d, u32 base, u32 full, u32 it, int k) {\n"
+    "  enum { A = P::BM * 128, B = P::BW * 128 };\n"
+    "  const u32 s = it % P::STAGES, stage = base + s * (P::HELD ? B : A + B), at = P::HELD ? base + P::STAGES * B + k "
+    "* "
+    "A : stage, from = P::HELD ? stage : stage + A, wg = threadIdx.x >> 7;\n"
     "  bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
     "  wgmma_fence();\n"
-    "  const u64 a = panel(at + (P::BM > 64 ? wg * 8192 : 0), 8192), b = panel(at + A + (P::BM > 64 ? 0 : wg * "
+    "  const u64 a = panel(at + (P::BM > 64 ? wg * 8192 : 0), 8192), b = panel(from + (P::BM > 64 ? 0 : wg * "
     "(P::WIDE * 128)), 8192);\n"
     "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, a + q * (P::AT ? 128 : 2), b + q * (P::FLAT || "
     "P::CROSS ? 128 : 2));\n"
@@ -9955,11 +9965,11 @@ static const char warpgroup_conv_text[] =
     "  UNROLL for (int i = 0; i < P::WIDE / 2; i++) d[i] = 0.f;\n"
     "  if (P::TR && !steps) return;\n"
     "  for (int k = 1; k < steps; k++, it++) {\n"
-    "    conv_products<P>(d, base, full, it);\n"
+    "    conv_products<P>(d, base, full, it, k - 1);\n"
     "    wgmma_wait<1>();\n"
     "    if (k > 1) conv_release<P>(empty, it - 1);\n"
     "  }\n"
-    "  conv_products<P>(d, base, full, it);\n"
+    "  conv_products<P>(d, base, full, it, steps - 1);\n"
     "  wgmma_wait<0>();\n"
     "  wgmma_keep<P::WIDE / 2>(d);\n"
     "  if (steps > 1) conv_release<P>(empty, it - 1);\n"
@@ -10078,8 +10088,9 @@ typedef struct conv_rows {
     int64_t pixel, line, real[4];   /* see conv_rows_join */
     bool transposed, turned, fed, flat, planar, cross;
     int height, width, stages, cluster, parts, blocks, step, warps[2]; /* parts: of k, which a second kernel adds up */
-    double us;                                                         /* of a form that TMA feeds, by the model */
-    bool apart; /* see conv_rows_apart: places of the result then, strides, and what is before the first */
+    int64_t held; /* steps of a tile whose filters stay in shared memory; 0: each tile brings its own */
+    double us;    /* of a form that TMA feeds, by the model */
+    bool apart;   /* see conv_rows_apart: places of the result then, strides, and what is before the first */
     int64_t wide[3], steps[3], lead[3];
     size_t apart_at;         /* in scratch memory */
     bool x_lies, w_lies;     /* as the kernel reads it */
@@ -10823,9 +10834,10 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
                       c->cross ? blocks_for(c->channels * c->taps, 64) : (c->planar ? c->channels : c->taps) * pieces;
     if (feeds)
         put(t,
-            "  enum { STAGES = %d, KC = %d, BLOCKS = %d, STEPS = %lld, PIECES = %lld, WIDE = %d }; static const u32 "
-            "TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
-            c->stages, c->cluster, c->blocks, (long long)steps, (long long)pieces,
+            "  enum { STAGES = %d, HELD = %lld, KC = %d, BLOCKS = %d, STEPS = %lld, PIECES = %lld, WIDE = %d }; static "
+            "const "
+            "u32 TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
+            c->stages, (long long)c->held, c->cluster, c->blocks, (long long)steps, (long long)pieces,
             c->height > 64 ? c->width : c->width / 2, (long long)(down * columns * c->groups));
     put(t, "};\n");
 }
@@ -11169,7 +11181,8 @@ static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t pa
                                 : "");
     if (c->cluster == 1 && c->parts == 1 && tiles > most) tiles = most;
     emit_launch_shared(e, name, (uint64_t)(tiles * c->cluster * c->parts), 1, c->blocks > 1 ? 288 : 384,
-                       (uint32_t)((c->height + c->width) * 128 * c->stages + 1024));
+                       (uint32_t)((c->width + (c->held ? 0 : c->height)) * 128 * c->stages + c->held * c->height * 128 +
+                                  1024));
 }
 
 /* Planes of few places become those of the result: one in each `steps`, zeros between them. */
@@ -11241,6 +11254,20 @@ static bool emit_conv_product(emit *e, const conv_rows *c) {
     return true;
 }
 
+/* A block that has several tiles, all of the same filters, brings these once where there is room for them: they are up
+   to half of what it reads. */
+static void conv_hold(const emit *e, conv_rows *c, int64_t tiles) {
+    enum { ROOM = 226 << 10, LEAST = 4 };
+    const int64_t steps = blocks_for(c->padded, 64) * c->taps, room = ROOM - 1024 - steps * c->height * 128,
+                  stages = room / (c->width * 128);
+    if (!c->fed || c->planar || c->cross || c->w_across || c->transposed || c->groups != 1 || c->phases != 1 ||
+        c->parts != 1 || c->cluster != 1 || c->blocks != 1 || c->filters > c->height || tiles <= emit_processors(e) ||
+        room < 0 || stages < LEAST || env_is("GENIE_CUDA_HOLD", "0"))
+        return;
+    c->held = steps;
+    if (stages < c->stages) c->stages = (int)stages;
+}
+
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
     conv_rows c;
     if (!emit_has_tensor_cores(e) || !conv_rows_of(e, node, bias, residual, &c) || !conv_rows_fit(&c)) return false;
@@ -11249,6 +11276,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     if (emit_conv_product(e, &c)) return true;
     int64_t lot;
     const int64_t tiles = blocks_for(c.filters, c.height) * conv_columns(e, &c, &lot) * c.groups;
+    conv_hold(e, &c, tiles);
     size_t all = conv_rows_place(e, &c);
     const int64_t parts_at = (int64_t)gn_size_align(all, 256);
     if (c.parts > 1) all = (size_t)(parts_at + tiles * c.parts * c.height * c.width * 4);

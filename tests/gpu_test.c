@@ -3162,7 +3162,7 @@ static gn_tensor end_with(gn_tensor y, gn_tensor skip, int end, int64_t channels
     if (end == END_CHANNELS) {
         gn_tensor by = gn_reshape(a[0], GN_SHAPE(channels, 1, 1)), more = gn_reshape(a[1], GN_SHAPE(channels, 1, 1));
         gn_tensor one = gn_data(y.ctx, end_type(y), GN_SCALAR, data[1]);
-        return gn_relu(gn_sub(gn_add(gn_mul(y, by), more), one));
+        return gn_relu(gn_add_c(gn_sub(gn_add(gn_mul(y, by), more), one), 2)); /* `by` may be zeros */
     }
     if (end == END_RELU) return gn_relu(y);
     if (end == END_LINES) return gn_clamp(gn_mul_c(gn_add_c(y, 3), 0.5), -1, 6);
@@ -3217,6 +3217,31 @@ static void activations_after_convs_are_no_kernels_of_their_own(void) {
         if (!compiles_only && whole && f->end <= END_SKIP)
             CHECK(kernels_of_ended(&j, data, false) <= kernels_of_ended(&j, data, true));
         for (int k = 0; k < TEST_COUNT(data); k++) free(data[k]);
+    }
+}
+
+/* Of more tiles than a GPU has processors: a block has several, whose filters it brings once. */
+static gn_tensor build_many_tiles(gn_ctx *g, const job *j, void **data) {
+    const gn_conv_desc near = { .before = { 1, 1 }, .after = { 1, 1 } };
+    const gn_shape planes = GN_SHAPE(j->c, j->a, j->b, j->b), rows = GN_SHAPE(j->c, j->b, j->b, j->a);
+    gn_tensor x = gn_data(g, j->d, j->form ? rows : planes, data[0]);
+    if (j->form) x = gn_permute(x, GN_AXES(0, 3, 1, 2));
+    gn_tensor y = gn_conv(x, gn_data(g, j->d, GN_SHAPE(j->e, j->a, 3, 3), data[1]),
+                          gn_data(g, j->d, GN_SHAPE(j->e), data[2]), &near);
+    y = gn_relu(gn_sub_c(y, 1));
+    return j->form ? gn_permute(y, GN_AXES(0, 2, 3, 1)) : y;
+}
+
+static void tiles_of_the_same_filters_are_exact(void) {
+    static const job jobs[] = { { GN_BF16, 40, 57, 9, 40, 1 },
+                                { GN_F16, 64, 56, 10, 64, 0 },
+                                { GN_BF16, 72, 41, 12, 100, 1 } };
+    for (int i = 0; i < TEST_COUNT(jobs); i++) {
+        const job *j = &jobs[i];
+        void *data[] = { random_signs(j->d, j->c * j->a * j->b * j->b), random_signs(j->d, j->e * j->a * 9),
+                         random_signs(j->d, j->e) };
+        compare("tiles of the same filters", build_many_tiles, j, data, 0);
+        for (int k = 0; k < 3; k++) free(data[k]);
     }
 }
 
@@ -3817,6 +3842,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(rows_of_a_widened_table_agree_with_the_cpu),
     TEST_ENTRY(gradients_of_convs_are_exact),
     TEST_ENTRY(activations_after_convs_are_no_kernels_of_their_own),
+    TEST_ENTRY(tiles_of_the_same_filters_are_exact),
     TEST_ENTRY(filters_of_one_channel_are_exact),
     TEST_ENTRY(filters_of_one_channel_over_planes_are_exact),
     TEST_ENTRY(gradients_of_maximum_pools_have_the_bits_of_the_cpu),
