@@ -12103,11 +12103,19 @@ typedef struct gn__runs {
     gn__chunk y, at, x;
 } gn__runs;
 
-/* Columns that one task goes down: as many as a gn__runs has room for. */
+/* Columns that one task goes down: as many as a gn__runs has room for, or fewer where each thread gets some of them. */
 static int64_t gn__reduce_abreast_columns(const gn__reduce_job *j) {
+    enum { SHARED = 1 << 16 /* elements */, ALIGNED = 64 };
+    int64_t width = j->kept.rank ? j->kept.dims[j->kept.rank - 1] : 0,
+            threads = j->c->pool ? (int64_t)j->c->pool->n_threads + 1 : 1,
+            share = (width + threads * ALIGNED - 1) / (threads * ALIGNED) * ALIGNED;
     bool wide = j->compute == GN__F64 || j->compute == GN__I64;
     bool half = j->c->in[0].dtype == GN_F16 || j->c->in[0].dtype == GN_BF16; /* of which several rows are converted */
-    return !j->runs || wide ? GN__CHUNK : j->lane >= GN__LANE_I8 ? 8 * GN__CHUNK : half ? GN__CHUNK / 2 : 2 * GN__CHUNK;
+    int64_t most = !j->runs || wide         ? GN__CHUNK
+                   : j->lane >= GN__LANE_I8 ? 8 * GN__CHUNK
+                   : half                   ? GN__CHUNK / 2
+                                            : 2 * GN__CHUNK;
+    return j->runs && j->n * width >= SHARED && width > ALIGNED ? GN__MIN(most, share) : most;
 }
 
 /* `rows` rows of n elements, ldx apart, where they lie or converted; the first is row `row` for the results. */
