@@ -31468,12 +31468,13 @@ static const gn_load *gn__loop_load_of(const gn__loop *j, uint16_t reg) {
 /* False: the loop is no such choice. */
 static bool gn__run_parted(gn__run *r, const gn__loop *j) {
     const gn_instr *in = r->plan->layout.instrs + j->step->instr;
-    if (j->step->n_instrs != 2 || (in->op != GN_OP_LT && in->op != GN_OP_LE) || in[1].op != GN_OP_WHERE ||
+    bool after = in->op == GN_OP_GT || in->op == GN_OP_GE; /* a > b: b < a */
+    if (j->step->n_instrs != 2 || (!after && in->op != GN_OP_LT && in->op != GN_OP_LE) || in[1].op != GN_OP_WHERE ||
         in[1].src[0] != in->dst || in[1].src[1] == in->dst || in[1].src[2] == in->dst)
         return false;
-    const gn_load *load[4] = { gn__loop_load_of(j, in->src[0]), gn__loop_load_of(j, in->src[1]),
+    const gn_load *load[4] = { gn__loop_load_of(j, in->src[after]), gn__loop_load_of(j, in->src[!after]),
                                gn__loop_load_of(j, in[1].src[1]), gn__loop_load_of(j, in[1].src[2]) };
-    gn__parted p = { .j = j, .strict = in->op == GN_OP_LT };
+    gn__parted p = { .j = j, .strict = in->op == GN_OP_LT || in->op == GN_OP_GT };
     for (int i = 0; i < 4; i++)
         if (!load[i]) return false;
     for (int i = 0; i < 2; i++)
