@@ -887,7 +887,9 @@ static bool parted(gn_dtype in, gn_dtype d, gn_shape shape, const double *column
               sides[] = { x, gn_neg(x), gn_like(x, 0), gn_cast(gn_data(g, GN_F64, GN_SHAPE(1), numbers + 7), d) };
     gn_tensor left = form & 2 ? e : c, right = form & 2 ? c : e;
     CHECK_RESULT(gn_realize((gn_tensor[]){ c, e, x, sides[1], sides[3] }, 5), GN_OK);
-    gn_tensor chosen = form & 4 ? gn_lt(left, right) : gn_le(left, right);
+    gn_tensor chosen = form & 128 ? form & 4 ? gn_gt(left, right) : gn_ge(left, right)
+                       : form & 4 ? gn_lt(left, right)
+                                  : gn_le(left, right);
     if (realised) CHECK_RESULT(gn_realize(&chosen, 1), GN_OK);
     gn_tensor y = gn_where(chosen, sides[form >> 3 & 3], sides[form >> 5 & 3]);
     gn_info info;
@@ -911,7 +913,7 @@ static void check_parted(void) {
             if (test_random_int(0, 9) == 0) edges[r] = test_random_int(0, 1) ? NAN : INFINITY;
         }
         gn_dtype a = in[k % TEST_COUNT(in)], d = kinds[k % TEST_COUNT(kinds)];
-        int form = (int)test_random_int(0, 127);
+        int form = (int)test_random_int(0, 255);
         memset(made, 0xa5, sizeof made);
         if (!parted(a, d, shape, columns, edges, form, true, want) ||
             !parted(a, d, shape, columns, edges, form, false, made))
