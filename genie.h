@@ -9123,7 +9123,7 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #define GN__TILE_LOOP GN__ONE_BY_ONE
 #if defined(__GNUC__) && !defined(__clang__)
 /* Two vectors at a time, their instructions in turn: a long body's chain of operations has more latency than the
- * processor finds work for in the instructions that it holds. erf takes 0.8 of the time, gelu 0.85. */
+ * processor finds work for in the instructions that it holds. erf takes 0.8 of the time, gelu 0.92. */
 #define GN__TWO_BY_TWO _Pragma("GCC unroll 2")
 #define GN__TWO_BEGIN \
     _Pragma("GCC push_options") _Pragma("GCC optimize(\"schedule-insns,no-sched-pressure,web,rename-registers\")")
@@ -14938,11 +14938,13 @@ static void gn__gemv_parts(gn__gemv *j, gn__pool *pool) {
     int64_t piece = j->wide ? GN__PIECE64 : GN__PIECE, results = j->few * j->n;
     j->pieces = (j->g->k + piece - 1) / piece;
     j->tasks = j->n * ((j->pieces + GN__GEMV_PIECES - 1) / GN__GEMV_PIECES);
-    j->parts = (double *)gn__alloc_zero((size_t)(results * (j->pieces + 2)) * sizeof *j->parts +
-                                        (size_t)(j->tasks + 2) * sizeof *j->ready);
+    size_t parts = (size_t)(results * j->pieces) * sizeof *j->parts, totals = (size_t)(2 * results) * sizeof *j->totals,
+           ready = (size_t)(j->tasks + 2) * sizeof *j->ready;
+    j->parts = (double *)gn_alloc(parts + totals + ready);
     if (!j->parts) return;
     j->totals = j->parts + results * j->pieces;
     j->ready = (gn__atomic *)(void *)(j->totals + 2 * results);
+    memset(j->totals, 0, totals + ready);
     gn__pool_for(pool, j->tasks, GN__MAX(j->tasks / (8 * j->threads), 8), gn__gemv_parts_range, j);
     gn__gemv_add_up(j);
 }

@@ -10835,8 +10835,7 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
     if (feeds)
         put(t,
             "  enum { STAGES = %d, HELD = %lld, KC = %d, BLOCKS = %d, STEPS = %lld, PIECES = %lld, WIDE = %d }; static "
-            "const "
-            "u32 TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
+            "const u32 TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
             c->stages, (long long)c->held, c->cluster, c->blocks, (long long)steps, (long long)pieces,
             c->height > 64 ? c->width : c->width / 2, (long long)(down * columns * c->groups));
     put(t, "};\n");
