@@ -2525,6 +2525,11 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
 static bool is_weight(const emit *e, uint32_t node) {
     return e->part->nodes[e->layout->lay[node].base].leaf == GN_LEAF_WEIGHT;
 }
+
+/* This kernel reads a constant before it waits, which a kernel that runs alone does of no more than weights: inputs of
+   its run may be on their way. */
+static void emit_reads_early(emit *e, uint32_t node) { e->waits = e->waits && is_weight(e, node); }
+
 static bool loads_weight(const emit *e, const gn_load *d) {
     return !d->constant && !e->inlined[d->base] && is_weight(e, d->base);
 }
@@ -4451,7 +4456,8 @@ static void emit_layernorm(emit *e, uint32_t node) {
     const bool first = e->waits && blocks_for(w.count, w.tx) <= emit_processors(e) &&
                        w.groups * (1 + gain + bias) <= 24 && (!gain || is_constant(e, input(e, node, 1))) &&
                        (!bias || is_constant(e, input(e, node, last)));
-    e->waits = e->waits && !first;
+    if (first && gain) emit_reads_early(e, input(e, node, 1));
+    if (first && bias) emit_reads_early(e, input(e, node, last));
     snprintf(
         more, sizeof more,
         "  enum { HAS_GAIN = %d, HAS_BIAS = %d, FIRST = %d };\n  static M double eps() { return gn_f64(0x%llxull); "
@@ -6230,7 +6236,8 @@ static void emit_warpgroups(emit *e, uint32_t node, const product *given, const 
     emit_map(e, "b", d, &type.b);
     if (type.bulk) emit_result_map(e, t, p);
     put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", type.bulk ? "&c" : "0");
-    e->waits = e->waits && !type.early[0] && !type.early[1]; /* no more: it reads before it waits */
+    if (type.early[0]) emit_reads_early(e, xa);
+    if (type.early[1]) emit_reads_early(e, xb);
     emit_warpgroup_launch(e, f, d, e->tail ? "_epilogue" : "", type.bulk,
                           (f->parts > 1 || type.total < most ? type.total : most) * f->parts);
 }
@@ -6534,7 +6541,7 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     int n = snprintf(name, sizeof name, "%s_%s", f.body, d == GN_F32 && f.step ? "tf32" : gn_dtype_name(d));
     if (f.step) n += snprintf(name + n, sizeof name - (size_t)n, "_%dx%d", f.height, f.width);
     snprintf(name + n, sizeof name - (size_t)n, "%s", e->tail && !cut ? "_epilogue" : "");
-    e->waits = e->waits && !f.early; /* no more: it reads before it waits */
+    if (f.early) emit_reads_early(e, xb);
     /* two blocks a processor hide each other's waits */
     if (f.step || (f.body[0] == 's' && f.shared && f.width == 128)) e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)f.splits, 256, f.shared);
@@ -6959,7 +6966,7 @@ static void emit_stream(emit *e, const matmul *x) {
     emit_pointer(e, types[x->d].name, true, "a", at_node(e, x->xa, 0));
     emit_pointer(e, types[x->d].name, true, "b", at_node(e, x->xb, 0));
     put(&e->body, "  few_streams<@_p>(a, b, e);\n");
-    e->waits = e->waits && !early;
+    if (early) emit_reads_early(e, x->xb);
     e->bounds = f.few.dot ? "__launch_bounds__(256, 3)" : "__launch_bounds__(256, 2)";
     snprintf(name, sizeof name, "few_streams_%s%s", gn_dtype_name(x->d), e->tail ? "_epilogue" : "");
     emit_launch_shared(e, name, (uint64_t)f.blocks, 1, 256,
@@ -9893,7 +9900,7 @@ static const char warpgroup_conv_text[] =
     "runs across rows of filters, by boxes of 64.\n"
     "template <class P> M u32 conv_tile_first() { return P::PARTS > 1 ? blockIdx.x % P::TOTAL : blockIdx.x / P::KC; }\n"
     "template <class P> M int conv_share(int rank) { return P::PARTS > 1 ? (int)(blockIdx.x / P::TOTAL) : rank; }\n"
-    "// A block's share of the steps of a tile, all but the last's.\n"
+    "// A block's share of the steps of a tile, all but the last's. NEXT as for wgmma_matmul.\n"
     "template <class P> M int conv_all(const conv_window &win) { return P::PLANAR || P::CROSS ? (int)P::STEPS : "
     "win.taps * P::PIECES; }\n"
     "template <class P> M int conv_span(const conv_window &win) { return (conv_all<P>(win) + P::KC * P::PARTS - 1) / "
@@ -9914,6 +9921,7 @@ static const char warpgroup_conv_text[] =
     "  enum { A = P::BM * 128, B = P::BW * 128, STAGE = P::HELD ? B : A + B };\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
+    "  await_previous();\n"
     "  for (u32 tile = conv_tile_first<P>(); tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    product_tile<P>(tile, &z, &row, &col);\n"
     "    const conv_window win = conv_window_of<P>(col);\n"
@@ -9943,6 +9951,7 @@ static const char warpgroup_conv_text[] =
     "channel + c, (p + i) / P::PITCH, 0, bar);\n"
     "    }\n"
     "  }\n"
+    "  if (P::NEXT) let_next_start();\n"
     "}\n"
     "// Of one stage, step k of a tile, on their way.\n"
     "template <class P> M void conv_products(float *d, u32 base, u32 full, u32 it, int k) {\n"
@@ -10025,6 +10034,7 @@ static const char warpgroup_conv_text[] =
     "  if (threadIdx.x >= 256) {\n"
     "    if (P::BLOCKS == 1) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
     "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty, conv_share<P>((int)rank));\n"
+    "    else await_previous();\n"
     "    __syncwarp();\n"
     "    if (P::KC > 1) { cluster_sync(); cluster_sync(); }\n"
     "  } else {\n"
@@ -10034,6 +10044,7 @@ static const char warpgroup_conv_text[] =
     "    float d[CELLS];\n"
     "    u32 it = 0, z;\n"
     "    int row, col;\n"
+    "    await_previous();\n"
     "    for (u32 tile = conv_tile_first<P>(); tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "      product_tile<P>(tile, &z, &row, &col);\n"
     "      const int m = row + down;\n"
@@ -10098,6 +10109,7 @@ typedef struct conv_rows {
     uint32_t w_packed;       /* 1 + the place of filters that are packed once, 0: they are packed in each run */
     uint32_t x_rows, w_rows; /* 1 + the parts of rows, 0: they are none */
     bool x_laid, w_laid;     /* by the convolution before */
+    bool next;               /* all blocks run at once, see NEXT */
     size_t x_at, w_at;       /* in scratch memory */
     size_t x_bytes, w_bytes;
     int64_t strides[4]; /* of the rows, elements: images (cross: channels), axes */
@@ -10834,10 +10846,11 @@ static void put_conv_rows(emit *e, const conv_rows *c, bool feeds) {
                       c->cross ? blocks_for(c->channels * c->taps, 64) : (c->planar ? c->channels : c->taps) * pieces;
     if (feeds)
         put(t,
-            "  enum { STAGES = %d, HELD = %lld, KC = %d, BLOCKS = %d, STEPS = %lld, PIECES = %lld, WIDE = %d }; static "
-            "const u32 TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
+            "  enum { STAGES = %d, HELD = %lld, KC = %d, BLOCKS = %d, STEPS = %lld, PIECES = %lld, WIDE = %d, NEXT = "
+            "%d }; static const u32 TOTAL = %lldu;\n  static M void mma(float *d, u64 a, u64 b) { "
+            "@_mma(d, a, b); }\n",
             c->stages, (long long)c->held, c->cluster, c->blocks, (long long)steps, (long long)pieces,
-            c->height > 64 ? c->width : c->width / 2, (long long)(down * columns * c->groups));
+            c->height > 64 ? c->width : c->width / 2, c->next, (long long)(down * columns * c->groups));
     put(t, "};\n");
 }
 
@@ -10927,7 +10940,6 @@ static void emit_conv_rest(emit *e, const conv_rows *c, const char *type) {
     if (c->residual != GN_NO_NODE) emit_node(e, c->residual, type, true, "residual");
     if (c->apart) emit_pointer(e, type, false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->apart_at });
     else emit_node(e, conv_result(e, c->node), type, false, "o");
-    emit_await(e);
 }
 
 /* The conv that node i is, if it runs as a product of rows. */
@@ -11114,6 +11126,7 @@ static void emit_conv_add(emit *e, const conv_rows *c, int64_t tiles, int64_t at
     emit_early(e);
     emit_conv_parts(e, at);
     emit_conv_rest(e, c, types[view_of(e, c->node)->dtype].name);
+    emit_await(e);
     put_conv_more(e, c->node, c->bias != GN_NO_NODE);
     put(&e->body, "  conv_add<@_p>(parts, more, %s, o);\n", c->residual != GN_NO_NODE ? "residual" : "0");
     emit_launch(e, conv_keeps(e, c) ? "conv_add_rows" : "conv_add", (uint64_t)(tiles * (c->height * c->width / CELLS)),
@@ -11133,10 +11146,8 @@ static void emit_conv_tensor(emit *e, const conv_rows *c, int64_t tiles, int64_t
     if (c->w_lies) emit_node(e, c->w, type, true, "w");
     else emit_pointer(e, type, true, "w", rows_param(e, c->w_packed, c->w_at));
     if (c->parts == 1) emit_conv_rest(e, c, type);
-    else {
-        emit_conv_parts(e, parts_at);
-        emit_await(e);
-    }
+    else emit_conv_parts(e, parts_at);
+    emit_await(e);
     put_conv_more(e, c->node, bias && c->parts == 1);
     put(&e->body,
         c->parts > 1 ? "  conv_tensor<@_p>(x, w, more, 0, 0, parts);\n" : "  conv_tensor<@_p>(x, w, more, %s, o, 0);\n",
@@ -11149,22 +11160,20 @@ static void emit_conv_tensor(emit *e, const conv_rows *c, int64_t tiles, int64_t
 }
 
 /* By warpgroups', which TMA feeds. */
-static void emit_conv_fed(emit *e, const conv_rows *c, int64_t tiles, int64_t parts_at) {
+static void emit_conv_fed(emit *e, conv_rows *c, int64_t tiles, int64_t parts_at) {
     static const char *const bounds[] = { "__launch_bounds__(384, 1)",
                                           "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
                                           "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)",
                                           "__launch_bounds__(288, 2)" };
     const gn_dtype d = (gn_dtype)view_of(e, c->node)->dtype;
-    const int64_t most = c->blocks * emit_processors(e);
+    const int64_t most = c->blocks * emit_processors(e), all = tiles * c->cluster * c->parts;
     char name[64];
+    c->next = all <= most;
     put_wgmma(&e->types, "@_mma", c->height > 64 ? c->width : c->width / 2, d, false, c->w_across, c->flat || c->cross);
     put_conv_rows(e, c, true);
     emit_conv_maps(e, c);
     if (c->parts == 1) emit_conv_rest(e, c, types[d].name);
-    else {
-        emit_conv_parts(e, parts_at);
-        emit_await(e);
-    }
+    else emit_conv_parts(e, parts_at);
     put_conv_more(e, c->node, c->bias != GN_NO_NODE && c->parts == 1);
     put(&e->body,
         c->parts > 1 ? "  conv_fed<@_p>(&filters, &rows, more, 0, 0, parts);\n"
@@ -11285,7 +11294,8 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     emit_pack(e, &c);
     emit_conv_ready(e, &c);
     emit_early(e);
-    (c.fed ? emit_conv_fed : emit_conv_tensor)(e, &c, tiles, parts_at);
+    if (c.fed) emit_conv_fed(e, &c, tiles, parts_at);
+    else emit_conv_tensor(e, &c, tiles, parts_at);
     if (c.parts > 1) emit_conv_add(e, &c, tiles, parts_at);
     if (c.apart) emit_conv_spread(e, &c);
     conv_note_laid(e, &c);
@@ -21371,6 +21381,17 @@ static const launch *launch_before(const executor *x, const plan *p, const launc
     return l > p->emit.launches ? l - 1 : NULL;
 }
 
+/* Kernels that a run launches. */
+static uint64_t run_launched(const plan *p) {
+    return p->emit.n_launches - p->emit.n_instead - p->packs_kept + p->packs_made;
+}
+
+/* The launch before it in the stream is a kernel: of this run or, where it is the only one, of the run before. */
+static bool run_follows(const executor *x, const plan *p, const launch *l) {
+    const launch *before = launch_before(x, p, l);
+    return before ? !before->blas && before->when != LAUNCH_INSTEAD : l->waits && run_launched(p) == 1;
+}
+
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
     param_value values[PARAMS_MAX];
     struct {
@@ -21400,9 +21421,7 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     launch_attribute attributes[2] = { { 0 } };
     launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
     if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
-    const launch *before = launch_before(x, p, l);
-    bool follows = before ? !before->blas && before->when != LAUNCH_INSTEAD : l->waits && p->emit.n_launches == 1;
-    if (l->early && x->overlaps && !p->moved && !p->streams && follows)
+    if (l->early && x->overlaps && !p->moved && !p->streams && run_follows(x, p, l))
         attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
     if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
     else
@@ -21534,11 +21553,6 @@ static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
     }
     x->stats->filters_packed += p->packs_made;
     return GN_OK;
-}
-
-/* Kernels that a run has launched. */
-static uint64_t run_launched(const plan *p) {
-    return p->emit.n_launches - p->emit.n_instead - p->packs_kept + p->packs_made;
 }
 
 /* ---- kernels one by one, for a trace: an event before the first and after each ---- */
@@ -21709,7 +21723,8 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     p->began = false;
     if (gn_traces_kernels() && p->emit.n_launches && (p->runs == TIMED_FIRST || p->runs % TIMED_EVERY == 0))
         return run_timed(x, p, f);
-    if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2)
+    if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 ||
+        run_launched(p) < (p->emit.n_blas ? 1 : 2))
         return run_launches(x, p, f);
     for (int i = 0; i < CAPTURES; i++)
         if (p->captured[i].graph && p->captured[i].age == x->block_age &&
