@@ -13850,9 +13850,11 @@ typedef struct gn__gemm_job {
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
 #if GN__X86
-#define GN__TARGET_PAIRS GN__TARGET_AVX2 /* what CPUs that add pairs have */
+#define GN__TARGET_PAIRS GN__TARGET_AVX2  /* what CPUs that add pairs have */
+#define GN__TARGET_BF16 GN__TARGET_AVX512 /* those that add pairs of bf16 */
 #else
 #define GN__TARGET_PAIRS
+#define GN__TARGET_BF16
 #endif
 /* n pairs of 16 bits: of bf16 the first is the upper half. */
 GN__TARGET_PAIRS static void gn__pair_up(uint32_t *to, const uint16_t *first, const uint16_t *second, int64_t stride,
@@ -13881,8 +13883,19 @@ GN__TARGET_PAIRS static void gn__quads_across(uint32_t *to, const uint8_t *x, in
         }
 }
 
+/* Pairs of bf16 along a row, and those of rows two and two, columns being a multiple of 32. */
+GN__TARGET_BF16 static void gn__pair_along(uint32_t *to, const uint16_t *from, int64_t n) {
+    memcpy(to, from, (size_t)n * sizeof *to);
+    for (int64_t i = 0; i < n; i++) to[i] = to[i] >> 16 | to[i] << 16;
+}
+
+GN__TARGET_BF16 static void gn__pair_rows(uint32_t *to, const uint16_t *from, int64_t row, int64_t pairs) {
+    for (int64_t l = 0; l < pairs; l++, from += 2 * row)
+        for (int64_t i = 0; i < 32; i++) *to++ = from[row + i] | (uint32_t)from[i] << 16;
+}
+
 /* The least magnitude of n numbers other than 0, in units of the least one, less 1; 0xffff: there is none. */
-GN__TARGET_PAIRS static uint16_t gn__least_bf16(uint16_t least, const uint16_t *x, int64_t n) {
+GN__TARGET_BF16 static uint16_t gn__least_bf16(uint16_t least, const uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint16_t m = (uint16_t)((x[i] & 0x7fffu) - 1u);
         least = m < least ? m : least;
@@ -14652,22 +14665,18 @@ static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
 static bool gn__small_pairs(const gn__gemm_job *j, char *scratch) {
     const gn__gemm *g = j->g;
     int64_t mr = j->tiles->mr, nr = j->tiles->nr;
-    if (g->dtype != GN_BF16 || g->k != 2 * j->k || j->deep != 2 || g->ak != 1 || g->bn != 1 || g->n % nr || g->bias ||
-        g->lead || j->k > j->kc || j->tile_m > j->chunk)
+    if (g->dtype != GN_BF16 || g->k != 2 * j->k || j->deep != 2 || g->ak != 1 || g->bn != 1 || nr != 32 || g->n % nr ||
+        g->bias || g->lead || j->k > j->kc || j->tile_m > j->chunk)
         return false;
     uint32_t *b = (uint32_t *)(void *)(scratch + GN__GEMM_EDGE);
     float *c = (float *)(void *)((char *)b + j->room);
     uint32_t *a = (uint32_t *)(void *)((char *)c + gn__gemm_sums(j));
-    for (int64_t i = 0; i < g->m; i++) {
-        const uint16_t *row = (const uint16_t *)(const void *)g->a + i * g->am;
-        gn__pair_up(a + i * j->k, row, row + 1, 2, j->k, true);
-    }
+    const int64_t lines = g->am == g->k ? 1 : g->m, line = g->m / lines * j->k;
+    for (int64_t i = 0; i < lines; i++)
+        gn__pair_along(a + i * line, (const uint16_t *)(const void *)g->a + i * g->am, line);
     memset(a + g->m * j->k, 0, (size_t)((j->tile_m - g->m) * j->k) * sizeof *a);
     for (int64_t q = 0; q < g->n; q += nr)
-        for (int64_t l = 0; l < j->k; l++) {
-            const uint16_t *row = (const uint16_t *)(const void *)g->b + 2 * l * g->bk + q;
-            gn__pair_up(b + q * j->k + l * nr, row, row + g->bk, 1, nr, true);
-        }
+        gn__pair_rows(b + q * j->k, (const uint16_t *)(const void *)g->b + q, g->bk, j->k);
     gn__tiles_hold(j, true);
     for (int64_t i = 0; i < g->m; i += mr)
         for (int64_t q = 0; q < g->n; q += nr)
