@@ -21928,8 +21928,8 @@ static void gn__grad_cummax(gn__grads *k) {
 /* ---- argsort: attrs = axis, descending. Stable; NaN goes last both ways ----
  * A key is an unsigned integer in whose order elements are wanted: 32 bits, 64 for dtypes of 8 bytes; a record is a key
  * above the element's position, so all records differ and any way of sorting them gives the same order. Few records are
- * sorted by insertion, many by radix, a digit of 8 bits a pass; where only the first few of a row are read (gn__call
- * reads), these alone are kept. */
+ * sorted by insertion, many by radix, a digit of 8 bits a pass, of which the first makes records of keys and the last
+ * stores positions; where only the first few of a row are read (gn__call reads), these alone are kept. */
 
 static gn_result gn__infer_argsort(const gn__infer_call *c) {
     gn_result r = gn__infer_cummax(c);
@@ -21961,7 +21961,7 @@ typedef struct gn__sort_job {
     gn__atomic failed; /* no memory for records; set by any thread */
 } gn__sort_job;
 
-/* One pass of a radix sort over pieces of GN__SORT_PIECE records. */
+/* One pass of a radix sort over pieces of GN__SORT_PIECE records, or keys by position. */
 typedef struct gn__radix {
     const void *from;
     void *to;
@@ -21969,7 +21969,7 @@ typedef struct gn__radix {
     uint64_t least;   /* the key that digits are counted from */
     int64_t n;
     int shift;
-    bool wide;
+    bool wide, keys, ends; /* from: keys; to: positions */
 } gn__radix;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -22010,11 +22010,30 @@ static void gn__sort_keys32(const gn__sort_job *j, const char *p, uint32_t *keys
             keys[i] = v != v ? UINT64_MAX : u;                                         \
         }                                                                              \
     }
+/* The least and the greatest of n keys and of what *least and *most were. */
+#define GN__DEFINE_KEYS_SPAN(S, attribute, K)                                                            \
+    attribute static void gn__keys_span_##S(const K *keys, int64_t n, uint64_t *least, uint64_t *most) { \
+        K low = (K)*least, high = (K)*most;                                                              \
+        for (int64_t i = 0; i < n; i++) {                                                                \
+            low = GN__MIN(low, keys[i]);                                                                 \
+            high = GN__MAX(high, keys[i]);                                                               \
+        }                                                                                                \
+        *least = low, *most = high;                                                                      \
+    }
 GN__DEFINE_F64_KEYS(base, )
+GN__DEFINE_KEYS_SPAN(32_base, , uint32_t)
+GN__DEFINE_KEYS_SPAN(64_base, , uint64_t)
 #if GN__X86
 GN__DEFINE_F64_KEYS(avx2, GN__TARGET_AVX2)
+GN__DEFINE_KEYS_SPAN(32_avx2, GN__TARGET_AVX2, uint32_t)
+GN__DEFINE_KEYS_SPAN(64_avx2, GN__TARGET_AVX2, uint64_t)
+#define GN__KEYS_SPAN(S, ...) \
+    (gn__wide_loads() > 1 ? gn__keys_span_##S##_avx2(__VA_ARGS__) : gn__keys_span_##S##_base(__VA_ARGS__))
+#else
+#define GN__KEYS_SPAN(S, ...) gn__keys_span_##S##_base(__VA_ARGS__)
 #endif
 #undef GN__DEFINE_F64_KEYS
+#undef GN__DEFINE_KEYS_SPAN
 
 static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys, int64_t n) {
     const uint64_t flip = j->descending ? UINT64_MAX : 0, sign = (uint64_t)1 << 63;
@@ -22062,97 +22081,162 @@ GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) 
 #define GN__RECORD64(key, at) ((gn__record64){ (key), (uint64_t)(at) })
 #define GN__KEY32(r) ((uint32_t)((r) >> 32))
 #define GN__KEY64(r) ((r).key)
-#define GN__DIGIT32(r) ((uint8_t)((GN__KEY32(r) - (uint32_t)least) >> shift))
-#define GN__DIGIT64(r) ((uint8_t)((GN__KEY64(r) - least) >> shift))
+#define GN__DIGIT32(key) ((uint8_t)(((key) - (uint32_t)least) >> shift))
+#define GN__DIGIT64(key) ((uint8_t)(((key)-least) >> shift))
 #define GN__AT32(r) ((int64_t)((r)&UINT32_MAX))
 #define GN__AT64(r) ((int64_t)(r).at)
 
 /* For records R of keys K:
  *   insert  r into the m records at `at` that are in order, of which at most `most` are kept; how many there are then
  *   few     the first of a row, at most GN__SORT_FEW, in order
- *   all     the records of a row, not in order
+ *   keys    of a part of a row, and the least and the greatest of them
  *   store   positions of n records into a row of the result */
-#define GN__DEFINE_SORT(S, R, K)                                                                                 \
-    static int64_t gn__sort_insert_##S(R *at, int64_t m, int64_t most, R r) {                                    \
-        int64_t i = m < most ? m : most - 1;                                                                     \
-        for (; i > 0 && GN__KEY##S(r) < GN__KEY##S(at[i - 1]); i--) at[i] = at[i - 1];                           \
-        at[i] = r;                                                                                               \
-        return m < most ? m + 1 : most;                                                                          \
-    }                                                                                                            \
-    static void gn__sort_few_##S(const gn__sort_job *j, const char *p, R *at) {                                  \
-        int64_t last = j->in.rank - 1, n = j->in.dims[last], most = j->first, kept = 0;                          \
-        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                                 \
-        K keys[GN__CHUNK];                                                                                       \
-        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {                                      \
-            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                              \
-            gn__sort_keys##S(j, p + i * step, keys, m);                                                          \
-            for (int64_t b = 0; b < m; b += GN__SORT_BLOCK) {                                                    \
-                int64_t end = GN__MIN(b + GN__SORT_BLOCK, m);                                                    \
-                if (kept == most && end - b == GN__SORT_BLOCK &&                                                 \
-                    !gn__sort_below_##S(keys + b, GN__KEY##S(at[most - 1])))                                     \
-                    continue;                                                                                    \
-                for (int64_t l = b; l < end; l++)                                                                \
-                    if (kept < most || keys[l] < GN__KEY##S(at[most - 1]))                                       \
-                        kept = gn__sort_insert_##S(at, kept, most, GN__RECORD##S(keys[l], i + l));               \
-            }                                                                                                    \
-        }                                                                                                        \
-    }                                                                                                            \
-    static void gn__sort_all_##S(const gn__sort_job *j, const char *p, R *at, uint64_t *least, uint64_t *most) { \
-        int64_t last = j->in.rank - 1, n = j->in.dims[last];                                                     \
-        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                                 \
-        K keys[GN__CHUNK], low = (K)UINT64_MAX, high = 0;                                                        \
-        for (int64_t i = 0, m; i < n; i += m) {                                                                  \
-            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                              \
-            gn__sort_keys##S(j, p + i * step, keys, m);                                                          \
-            GN__ONE_BY_ONE for (int64_t l = 0; l < m; l++) {                                                     \
-                at[i + l] = GN__RECORD##S(keys[l], i + l);                                                       \
-                low = GN__MIN(low, keys[l]);                                                                     \
-                high = GN__MAX(high, keys[l]);                                                                   \
-            }                                                                                                    \
-        }                                                                                                        \
-        *least = low, *most = high;                                                                              \
-    }                                                                                                            \
-    static void gn__sort_store_##S(const gn__sort_job *j, const R *at, char *o, int64_t n) {                     \
-        int64_t *to = (int64_t *)(void *)o, stride = j->out.strides[j->out.rank - 1];                            \
-        for (int64_t i = 0; i < n; i++) to[i * stride] = GN__AT##S(at[i]);                                       \
-    }                                                                                                            \
-    static void gn__radix_count_##S(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {          \
-        const R *from = (const R *)x->from;                                                                      \
-        const uint64_t least = x->least;                                                                         \
-        const int shift = x->shift;                                                                              \
-        uint32_t even[GN__SORT_DIGITS] = { 0 }, odd[GN__SORT_DIGITS] = { 0 }; /* equal digits do not wait */     \
-        for (; begin + 1 < end; begin += 2) {                                                                    \
-            even[GN__DIGIT##S(from[begin])]++;                                                                   \
-            odd[GN__DIGIT##S(from[begin + 1])]++;                                                                \
-        }                                                                                                        \
-        if (begin < end) even[GN__DIGIT##S(from[begin])]++;                                                      \
-        for (int i = 0; i < GN__SORT_DIGITS; i++) counts[i] = (uint64_t)even[i] + odd[i];                        \
-    }                                                                                                            \
-    static void gn__radix_move_##S(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {           \
-        const R *from = (const R *)x->from;                                                                      \
-        R *restrict to = (R *)x->to;                                                                             \
-        const uint64_t least = x->least;                                                                         \
-        const int shift = x->shift;                                                                              \
-        for (; begin < end; begin++) to[counts[GN__DIGIT##S(from[begin])]++] = from[begin];                      \
+#define GN__DEFINE_SORT(S, R, K)                                                                             \
+    static int64_t gn__sort_insert_##S(R *at, int64_t m, int64_t most, R r) {                                \
+        int64_t i = m < most ? m : most - 1;                                                                 \
+        for (; i > 0 && GN__KEY##S(r) < GN__KEY##S(at[i - 1]); i--) at[i] = at[i - 1];                       \
+        at[i] = r;                                                                                           \
+        return m < most ? m + 1 : most;                                                                      \
+    }                                                                                                        \
+    static void gn__sort_few_##S(const gn__sort_job *j, const char *p, R *at) {                              \
+        int64_t last = j->in.rank - 1, n = j->in.dims[last], most = j->first, kept = 0;                      \
+        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                             \
+        K keys[GN__CHUNK];                                                                                   \
+        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {                                  \
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                          \
+            gn__sort_keys##S(j, p + i * step, keys, m);                                                      \
+            for (int64_t b = 0; b < m; b += GN__SORT_BLOCK) {                                                \
+                int64_t end = GN__MIN(b + GN__SORT_BLOCK, m);                                                \
+                if (kept == most && end - b == GN__SORT_BLOCK &&                                             \
+                    !gn__sort_below_##S(keys + b, GN__KEY##S(at[most - 1])))                                 \
+                    continue;                                                                                \
+                for (int64_t l = b; l < end; l++)                                                            \
+                    if (kept < most || keys[l] < GN__KEY##S(at[most - 1]))                                   \
+                        kept = gn__sort_insert_##S(at, kept, most, GN__RECORD##S(keys[l], i + l));           \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void gn__sort_part_##S(const gn__sort_job *j, const char *p, K *keys, int64_t begin, int64_t end, \
+                                  uint64_t *least, uint64_t *most) {                                         \
+        int64_t step = j->in.strides[j->in.rank - 1] * (int64_t)gn__bytes_of(j->in.dtype);                   \
+        *least = (K)UINT64_MAX, *most = 0;                                                                   \
+        for (int64_t i = begin, m; i < end; i += m) {                                                        \
+            m = GN__MIN(end - i, (int64_t)GN__CHUNK);                                                        \
+            gn__sort_keys##S(j, p + i * step, keys + i, m);                                                  \
+            GN__KEYS_SPAN(S, keys + i, m, least, most);                                                      \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void gn__sort_store_##S(const gn__sort_job *j, const R *at, char *o, int64_t n) {                 \
+        int64_t *to = (int64_t *)(void *)o, stride = j->out.strides[j->out.rank - 1];                        \
+        for (int64_t i = 0; i < n; i++) to[i * stride] = GN__AT##S(at[i]);                                   \
     }
+
 GN__DEFINE_SORT(32, uint64_t, uint32_t)
 GN__DEFINE_SORT(64, gn__record64, uint64_t)
 
-/* Tasks are pieces. */
+/* Of `from`, whose keys KEY(from[i]) are, digits are counted; equal ones do not wait for each other. */
+#define GN__DEFINE_RADIX_COUNT(name, FROM, KEY, DIGIT)                                                     \
+    static void gn__radix_count_##name(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) { \
+        const FROM *from = (const FROM *)x->from;                                                          \
+        const uint64_t least = x->least;                                                                   \
+        const int shift = x->shift;                                                                        \
+        uint32_t even[GN__SORT_DIGITS] = { 0 }, odd[GN__SORT_DIGITS] = { 0 };                              \
+        for (; begin + 1 < end; begin += 2) {                                                              \
+            even[DIGIT(KEY(from[begin]))]++;                                                               \
+            odd[DIGIT(KEY(from[begin + 1]))]++;                                                            \
+        }                                                                                                  \
+        if (begin < end) even[DIGIT(KEY(from[begin]))]++;                                                  \
+        for (int i = 0; i < GN__SORT_DIGITS; i++) counts[i] = (uint64_t)even[i] + odd[i];                  \
+    }
+/* Elements TO, MADE of `r` at position `begin`, where the counts say; and by lines of 64 bytes, for places of digits that
+   meet in the caches. */
+#define GN__DEFINE_RADIX_MOVE(name, FROM, KEY, DIGIT, TO, MADE)                                            \
+    static void gn__radix_move_##name(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {  \
+        const FROM *from = (const FROM *)x->from;                                                          \
+        TO *restrict to = (TO *)x->to;                                                                     \
+        const uint64_t least = x->least;                                                                   \
+        const int shift = x->shift;                                                                        \
+        for (; begin < end; begin++) {                                                                     \
+            const FROM r = from[begin];                                                                    \
+            to[counts[DIGIT(KEY(r))]++] = MADE;                                                            \
+        }                                                                                                  \
+    }                                                                                                      \
+    static void gn__radix_lines_##name(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) { \
+        enum { LINE = 64 / sizeof(TO) };                                                                   \
+        TO lines[GN__SORT_DIGITS][LINE], *restrict to = (TO *)x->to;                                       \
+        uint64_t first[GN__SORT_DIGITS];                                                                   \
+        const FROM *from = (const FROM *)x->from;                                                          \
+        const uint64_t least = x->least;                                                                   \
+        const int shift = x->shift;                                                                        \
+        memcpy(first, counts, sizeof first);                                                               \
+        for (; begin < end; begin++) {                                                                     \
+            const FROM r = from[begin];                                                                    \
+            const uint8_t d = DIGIT(KEY(r));                                                               \
+            const uint64_t at = counts[d]++;                                                               \
+            lines[d][at % LINE] = MADE;                                                                    \
+            if (at % LINE != LINE - 1) continue;                                                           \
+            const uint64_t has = GN__MIN(at + 1 - first[d], (uint64_t)LINE);                               \
+            if (has == LINE) memcpy(to + (at + 1 - LINE), lines[d], sizeof lines[d]);                      \
+            else memcpy(to + (at + 1 - has), lines[d] + (LINE - has), (size_t)has * sizeof(TO));           \
+        }                                                                                                  \
+        for (int d = 0; d < GN__SORT_DIGITS; d++) {                                                        \
+            const uint64_t has = GN__MIN(counts[d] - first[d], counts[d] % LINE), at = counts[d] - has;    \
+            if (has) memcpy(to + at, lines[d] + at % LINE, (size_t)has * sizeof(TO));                      \
+        }                                                                                                  \
+    }
+#define GN__KEY_ITSELF(key) (key)
+#define GN__DEFINE_RADIX(S, R, K)                                                                \
+    GN__DEFINE_RADIX_COUNT(keys_##S, K, GN__KEY_ITSELF, GN__DIGIT##S)                            \
+    GN__DEFINE_RADIX_COUNT(records_##S, R, GN__KEY##S, GN__DIGIT##S)                             \
+    GN__DEFINE_RADIX_MOVE(keys_##S, K, GN__KEY_ITSELF, GN__DIGIT##S, R, GN__RECORD##S(r, begin)) \
+    GN__DEFINE_RADIX_MOVE(keys_ends_##S, K, GN__KEY_ITSELF, GN__DIGIT##S, int64_t, begin)        \
+    GN__DEFINE_RADIX_MOVE(records_##S, R, GN__KEY##S, GN__DIGIT##S, R, r)                        \
+    GN__DEFINE_RADIX_MOVE(records_ends_##S, R, GN__KEY##S, GN__DIGIT##S, int64_t, GN__AT##S(r))
+GN__DEFINE_RADIX(32, uint64_t, uint32_t)
+GN__DEFINE_RADIX(64, gn__record64, uint64_t)
+
+typedef void (*gn__radix_fn)(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts);
+/* By width, from (records, keys), to (records, positions) and way. */
+#define GN__RADIX_WAYS(name) \
+    { gn__radix_move_##name, gn__radix_lines_##name }
+#define GN__RADIX_MOVES(S)                                                   \
+    {                                                                        \
+        { GN__RADIX_WAYS(records_##S), GN__RADIX_WAYS(records_ends_##S) }, { \
+            GN__RADIX_WAYS(keys_##S), GN__RADIX_WAYS(keys_ends_##S)          \
+        }                                                                    \
+    }
+static const gn__radix_fn gn__radix_count_of[2][2] = { { gn__radix_count_records_32, gn__radix_count_keys_32 },
+                                                       { gn__radix_count_records_64, gn__radix_count_keys_64 } };
+static const gn__radix_fn gn__radix_move_of[2][2][2][2] = { GN__RADIX_MOVES(32), GN__RADIX_MOVES(64) };
+
+/* Places of digits lie apart by powers of two as easily as not: then more of them have the same lines of a
+   second-level cache than it keeps. */
+static bool gn__radix_meets(const uint64_t *places, int64_t bytes) {
+    enum { LINES = 1024, MOST = 48 };
+    uint8_t n[LINES] = { 0 }, most = 0;
+    for (int d = 0; d < GN__SORT_DIGITS; d++) {
+        uint8_t *at = &n[places[d] * (uint64_t)bytes / 64 % LINES];
+        *at = (uint8_t)(*at + (*at < UINT8_MAX && (!d || places[d] != places[d - 1])));
+        most = GN__MAX(most, *at);
+    }
+    return most > MOST;
+}
+
 static void gn__radix_counts(void *arg, int64_t begin, int64_t end) {
     const gn__radix *x = (const gn__radix *)arg;
     for (int64_t i = begin; i < end; i++)
-        (x->wide ? gn__radix_count_64 : gn__radix_count_32)(x, i * GN__SORT_PIECE,
-                                                            GN__MIN((i + 1) * GN__SORT_PIECE, x->n),
-                                                            x->counts + i * GN__SORT_DIGITS);
+        gn__radix_count_of[x->wide][x->keys](x, i * GN__SORT_PIECE, GN__MIN((i + 1) * GN__SORT_PIECE, x->n),
+                                             x->counts + i * GN__SORT_DIGITS);
 }
-
 static void gn__radix_moves(void *arg, int64_t begin, int64_t end) {
     const gn__radix *x = (const gn__radix *)arg;
-    for (int64_t i = begin; i < end; i++)
-        (x->wide ? gn__radix_move_64 : gn__radix_move_32)(x, i * GN__SORT_PIECE,
-                                                          GN__MIN((i + 1) * GN__SORT_PIECE, x->n),
-                                                          x->counts + i * GN__SORT_DIGITS);
+    const int64_t bytes = x->wide && !x->ends ? (int64_t)sizeof(gn__record64) : 8;
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t *places = x->counts + i * GN__SORT_DIGITS;
+        const bool meet = x->n >= GN__SORT_PIECE / 2 && gn__radix_meets(places, bytes);
+        gn__radix_move_of[x->wide][x->keys][x->ends][meet](x, i * GN__SORT_PIECE,
+                                                           GN__MIN((i + 1) * GN__SORT_PIECE, x->n), places);
+    }
 }
 
 /* Counts become places: those of a digit follow those of smaller digits, of equal ones pieces in order. False: all
@@ -22171,21 +22255,25 @@ static bool gn__radix_places(const gn__radix *x, int64_t pieces) {
     return true;
 }
 
-/* n records at `at`, of keys from `least` to `most`, in order, from the least digit to the greatest; `spare` holds as
-   many, `counts` those of all pieces. The one of the two that holds the result. `pool`: NULL where threads have rows of
-   their own. */
-static void *gn__sort_radix(const gn__sort_job *j, gn__pool *pool, void *at, void *spare, uint64_t *counts, int64_t n,
-                            uint64_t least, uint64_t most) {
-    int64_t pieces = (n + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
-    for (int shift = 0; shift < 64 && (most - least) >> shift && !gn__pool_stops(j->pool); shift += 8) {
-        gn__radix x = { at, spare, counts, least, n, shift, j->wide };
-        gn__pool_for(pool, pieces, 1, gn__radix_counts, &x);
-        if (!gn__radix_places(&x, pieces)) continue;
-        gn__pool_for(pool, pieces, 1, gn__radix_moves, &x);
-        spare = at;
-        at = x.to;
+/* x's n records or keys, which are from `least` to `most`, in order, from the least digit to the greatest; `at` and
+   `spare` have room for as many records, one of them holds what x is from. They end as positions in `out` or, where
+   that is NULL, where x is from then. False: they are all equal, or it was cancelled. `pool`: NULL where threads have
+   rows of their own. */
+static bool gn__radix_sort(gn__radix *x, const gn__sort_job *j, gn__pool *pool, void *at, void *spare, uint64_t most,
+                           int64_t *out) {
+    int64_t pieces = (x->n + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
+    bool moved = false;
+    for (; x->shift < 64 && (most - x->least) >> x->shift && !gn__pool_stops(j->pool); x->shift += 8) {
+        x->ends = out && !((most - x->least) >> x->shift >> 8);
+        x->to = x->ends ? (void *)out : x->from == at ? spare : at;
+        gn__pool_for(pool, pieces, 1, gn__radix_counts, x);
+        if (!gn__radix_places(x, pieces)) continue;
+        gn__pool_for(pool, pieces, 1, gn__radix_moves, x);
+        x->from = x->to;
+        x->keys = false;
+        moved = true;
     }
-    return at;
+    return moved;
 }
 
 /* The first of a row, more than GN__SORT_FEW but a small part: those that come before the last one wanted so far are
@@ -22205,10 +22293,12 @@ static void *gn__sort_radix(const gn__sort_job *j, gn__pool *pool, void *at, voi
                 kept += !full || keys[l] < most;                                                              \
             }                                                                                                 \
             if (kept <= room - GN__CHUNK && i + m < n) continue;                                              \
-            R *sorted = (R *)gn__sort_radix(j, NULL, at, spare, counts, kept, 0, (K)UINT64_MAX);              \
-            if (gn__pool_stops(j->pool)) return sorted;                                                       \
-            spare = sorted == at ? spare : at;                                                                \
-            at = sorted;                                                                                      \
+            gn__radix x = { at, NULL, counts, 0, kept, 0, j->wide, false, false };                            \
+            gn__radix_sort(&x, j, NULL, at, spare, (K)UINT64_MAX, NULL);                                      \
+            R *other = x.from == at ? spare : at;                                                             \
+            at = x.from == at ? at : spare;                                                                   \
+            spare = other;                                                                                    \
+            if (gn__pool_stops(j->pool)) return at;                                                           \
             full = kept >= j->first;                                                                          \
             kept = GN__MIN(kept, j->first);                                                                   \
             if (full) most = GN__KEY##S(at[kept - 1]);                                                        \
@@ -22225,10 +22315,52 @@ static int64_t gn__sort_scratch(const gn__sort_job *j, bool *out_some) {
     return j->first <= GN__SORT_FEW ? GN__SORT_FEW : *out_some ? room : n;
 }
 
+/* The keys of a row, by pieces; each leaves its least and its greatest in its counts. */
+typedef struct gn__sort_keys {
+    const gn__sort_job *j;
+    const char *p;
+    void *keys;
+    uint64_t *counts;
+    int64_t n;
+} gn__sort_keys;
+
+static void gn__sort_parts(void *arg, int64_t begin, int64_t end) {
+    const gn__sort_keys *k = (const gn__sort_keys *)arg;
+    for (int64_t i = begin; i < end && !gn__pool_stops(k->j->pool); i++) {
+        uint64_t *span = k->counts + i * GN__SORT_DIGITS;
+        const int64_t from = i * GN__SORT_PIECE, to = GN__MIN(from + GN__SORT_PIECE, k->n);
+        if (k->j->wide) gn__sort_part_64(k->j, k->p, (uint64_t *)k->keys, from, to, span, span + 1);
+        else gn__sort_part_32(k->j, k->p, (uint32_t *)k->keys, from, to, span, span + 1);
+    }
+}
+
+/* A whole row; `at` and `spare` have room for all records. */
+static void gn__sort_all(const gn__sort_job *j, gn__pool *pool, const char *p, char *o, void *at, void *spare,
+                         uint64_t *counts) {
+    const int64_t n = j->in.dims[j->in.rank - 1], stride = j->out.strides[j->out.rank - 1];
+    const int64_t pieces = (n + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
+    const bool ends = j->first == n && stride == 1;
+    int64_t *out = (int64_t *)(void *)o;
+    gn__sort_keys k = { j, p, spare, counts, n };
+    gn__pool_for(pool, pieces, 1, gn__sort_parts, &k);
+    if (gn__pool_stops(j->pool)) return;
+    uint64_t least = counts[0], most = counts[1];
+    for (int64_t i = 1; i < pieces; i++) {
+        least = GN__MIN(least, counts[i * GN__SORT_DIGITS]);
+        most = GN__MAX(most, counts[i * GN__SORT_DIGITS + 1]);
+    }
+    gn__radix x = { spare, NULL, counts, least, n, 0, j->wide, true, false };
+    const bool moved = gn__radix_sort(&x, j, pool, at, spare, most, ends ? out : NULL);
+    if (gn__pool_stops(j->pool) || (moved && ends)) return;
+    for (int64_t i = 0; i < j->first && !moved; i++) out[i * stride] = i;
+    if (moved && j->wide) gn__sort_store_64(j, (const gn__record64 *)x.from, o, j->first);
+    else if (moved) gn__sort_store_32(j, (const uint64_t *)x.from, o, j->first);
+}
+
 static void gn__sort_row(const gn__sort_job *j, gn__pool *pool, int64_t row, void *at, uint64_t *counts) {
     int last = j->in.rank - 1;
     bool some;
-    int64_t n = j->in.dims[last], room = gn__sort_scratch(j, &some);
+    int64_t room = gn__sort_scratch(j, &some);
     const char *p = j->in.p + gn__view_offset(&j->in, last, row) * (int64_t)gn__bytes_of(j->in.dtype);
     char *o = j->out.p + gn__view_offset(&j->out, last, row) * (int64_t)sizeof(int64_t);
     void *spare = (char *)at + room * (int64_t)(j->wide ? sizeof(gn__record64) : sizeof(uint64_t));
@@ -22239,10 +22371,8 @@ static void gn__sort_row(const gn__sort_job *j, gn__pool *pool, int64_t row, voi
         at = j->wide ? gn__sort_select_64(j, p, (gn__record64 *)at, (gn__record64 *)spare, counts, room)
                      : gn__sort_select_32(j, p, (uint64_t *)at, (uint64_t *)spare, counts, room);
     } else {
-        uint64_t least, most;
-        if (j->wide) gn__sort_all_64(j, p, (gn__record64 *)at, &least, &most);
-        else gn__sort_all_32(j, p, (uint64_t *)at, &least, &most);
-        at = gn__sort_radix(j, pool, at, spare, counts, n, least, most);
+        gn__sort_all(j, pool, p, o, at, spare, counts);
+        return;
     }
     if (gn__pool_stops(j->pool)) return;
     if (j->wide) gn__sort_store_64(j, (const gn__record64 *)at, o, j->first);

@@ -138,6 +138,30 @@ TEST(argsort_of_long_rows_is_a_stable_sort_whatever_the_threads) {
     }
 }
 
+/* Each digit comes as often as each other, so that their places lie apart by a power of two. */
+TEST(argsort_of_numbers_spread_evenly_is_right) {
+    enum { N = 1 << 19 };
+    static const gn_dtype some[] = { GN_I32, GN_I64, GN_F32, GN_F64 };
+    static int64_t at[N];
+    for (int d = 0; d < TEST_COUNT(some); d++) {
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = d & 1 ? 3 : 1 });
+        gn_tensor x = gn_mul_c(gn_arange(g, GN_I64, N, 0, 1), 2654435761.), order;
+        x = gn_cast(gn_and(x, gn_full(g, GN_I64, GN_SHAPE(1), N - 1)), some[d]);
+        for (int way = 0; way < 4; way++) { /* up, down; all, half of them */
+            const int64_t n = way & 2 ? N / 2 : N;
+            int wrong = 0;
+            if (way & 2) gn_topk(x, n, 0, way & 1, NULL, &order);
+            else order = gn_argsort(x, 0, way & 1);
+            memset(at, 0xff, sizeof at);
+            REQUIRE(gn_read(order, at, (size_t)n * sizeof *at) == GN_OK);
+            for (int64_t i = 0; i < n; i++)
+                wrong += ((uint64_t)at[i] * 2654435761u & (N - 1)) != (uint64_t)(way & 1 ? N - 1 - i : i);
+            CHECK_INT(wrong, 0);
+        }
+        gn_close(g);
+    }
+}
+
 TEST(topk_of_every_dtype_is_the_first_of_a_stable_sort) {
     static const int64_t sizes[] = { 5, 70, 600, 3001, 12289 }, firsts[] = { 1, 3, 64, 65, 300, 2000 };
     for (int d = 0; d < TEST_COUNT(every_dtype); d++) {
@@ -492,6 +516,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(argsort_of_every_dtype_and_layout_is_a_stable_sort),
         TEST_ENTRY(argsort_of_long_rows_is_a_stable_sort_whatever_the_threads),
+        TEST_ENTRY(argsort_of_numbers_spread_evenly_is_right),
         TEST_ENTRY(topk_of_every_dtype_is_the_first_of_a_stable_sort),
         TEST_ENTRY(topk_of_rising_and_falling_rows_is_right),
         TEST_ENTRY(slices_of_an_argsort_read_what_a_whole_one_gives),
