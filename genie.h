@@ -31492,7 +31492,7 @@ static bool gn__run_tabled(gn__run *r, const gn__loop *j) {
     values.streams = values.fetches = false;
     values.given = load->base;
     values.given_at = (char *)((uintptr_t)all - (uintptr_t)load->view.offset);
-    gn__loop_range(&values, 0, GN__TABLE / j->tile);
+    gn__pool_for(&r->cpu->pool, GN__TABLE / j->tile, 1 + GN__TABLE / j->tile / 8, gn__loop_range, &values);
     bool made = values.failed == GN_OK && !gn__pool_stops(&r->cpu->pool);
     if (made) gn__pool_for(&r->cpu->pool, gn__view_count(&j->out), GN__TABLE, gn__look_range, &k);
     gn_free(all);
