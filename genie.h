@@ -22148,8 +22148,8 @@ GN__DEFINE_SORT(64, gn__record64, uint64_t)
         if (begin < end) even[DIGIT(KEY(from[begin]))]++;                                                  \
         for (int i = 0; i < GN__SORT_DIGITS; i++) counts[i] = (uint64_t)even[i] + odd[i];                  \
     }
-/* Elements TO, MADE of `r` at position `begin`, where the counts say; and by lines of 64 bytes, for places of digits that
-   meet in the caches. */
+/* Elements TO, MADE of `r` at position `begin`, where the counts say; and by lines of 64 bytes, for places of digits
+   that meet in the caches. */
 #define GN__DEFINE_RADIX_MOVE(name, FROM, KEY, DIGIT, TO, MADE)                                            \
     static void gn__radix_move_##name(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {  \
         const FROM *from = (const FROM *)x->from;                                                          \
