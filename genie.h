@@ -7572,6 +7572,7 @@ static int gn__top_bit(uint64_t w) {
         }
     return b;
 }
+static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w + 1)); }
 
 /* From the highest marked node down, each marks its inputs, which are lower. */
 static void gn__cut_mark(gn_ctx *g) {
@@ -22054,23 +22055,27 @@ static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys
         gn__f64_keys_base(keys, flip, n);
 }
 
-/* Whether one of GN__SORT_BLOCK keys is below. */
-#define GN__DEFINE_BELOW(S, attribute, T)                                 \
-    attribute static bool gn__sort_below_##S(const T *keys, T most) {     \
-        T found = 0;                                                      \
-        for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most; \
-        return found != 0;                                                \
+/* Which of GN__SORT_BLOCK keys are below, a bit each. */
+#define GN__DEFINE_BELOW(S, attribute, T)                                                           \
+    attribute static uint32_t gn__sort_below_##S(const T *keys, T most) {                           \
+        T found = 0;                                                                                \
+        for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most ? (T)gn__sort_bits[i] : 0; \
+        return (uint32_t)found;                                                                     \
     }
+#define GN__BITS4(i) 1u << (i), 2u << (i), 4u << (i), 8u << (i)
+static const uint32_t gn__sort_bits[GN__SORT_BLOCK] = { GN__BITS4(0),  GN__BITS4(4),  GN__BITS4(8),  GN__BITS4(12),
+                                                        GN__BITS4(16), GN__BITS4(20), GN__BITS4(24), GN__BITS4(28) };
+#undef GN__BITS4
 GN__DEFINE_BELOW(32, , uint32_t)
 #if GN__X86
 GN__DEFINE_BELOW(wide, GN__TARGET_AVX2, uint64_t)
 #endif
-GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) {
+GN__NOINLINE static uint32_t gn__sort_below_64(const uint64_t *keys, uint64_t most) {
 #if GN__X86
     if (gn__wide_loads() > 1) return gn__sort_below_wide(keys, most);
 #endif
-    bool found = false;
-    GN__ONE_BY_ONE for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most;
+    uint32_t found = 0;
+    GN__ONE_BY_ONE for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most ? gn__sort_bits[i] : 0;
     return found;
 }
 #if defined(__GNUC__) && !defined(__clang__)
@@ -22091,44 +22096,44 @@ GN__NOINLINE static bool gn__sort_below_64(const uint64_t *keys, uint64_t most) 
  *   few     the first of a row, at most GN__SORT_FEW, in order
  *   keys    of a part of a row, and the least and the greatest of them
  *   store   positions of n records into a row of the result */
-#define GN__DEFINE_SORT(S, R, K)                                                                             \
-    static int64_t gn__sort_insert_##S(R *at, int64_t m, int64_t most, R r) {                                \
-        int64_t i = m < most ? m : most - 1;                                                                 \
-        for (; i > 0 && GN__KEY##S(r) < GN__KEY##S(at[i - 1]); i--) at[i] = at[i - 1];                       \
-        at[i] = r;                                                                                           \
-        return m < most ? m + 1 : most;                                                                      \
-    }                                                                                                        \
-    static void gn__sort_few_##S(const gn__sort_job *j, const char *p, R *at) {                              \
-        int64_t last = j->in.rank - 1, n = j->in.dims[last], most = j->first, kept = 0;                      \
-        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                             \
-        K keys[GN__CHUNK];                                                                                   \
-        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {                                  \
-            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                          \
-            gn__sort_keys##S(j, p + i * step, keys, m);                                                      \
-            for (int64_t b = 0; b < m; b += GN__SORT_BLOCK) {                                                \
-                int64_t end = GN__MIN(b + GN__SORT_BLOCK, m);                                                \
-                if (kept == most && end - b == GN__SORT_BLOCK &&                                             \
-                    !gn__sort_below_##S(keys + b, GN__KEY##S(at[most - 1])))                                 \
-                    continue;                                                                                \
-                for (int64_t l = b; l < end; l++)                                                            \
-                    if (kept < most || keys[l] < GN__KEY##S(at[most - 1]))                                   \
-                        kept = gn__sort_insert_##S(at, kept, most, GN__RECORD##S(keys[l], i + l));           \
-            }                                                                                                \
-        }                                                                                                    \
-    }                                                                                                        \
-    static void gn__sort_part_##S(const gn__sort_job *j, const char *p, K *keys, int64_t begin, int64_t end, \
-                                  uint64_t *least, uint64_t *most) {                                         \
-        int64_t step = j->in.strides[j->in.rank - 1] * (int64_t)gn__bytes_of(j->in.dtype);                   \
-        *least = (K)UINT64_MAX, *most = 0;                                                                   \
-        for (int64_t i = begin, m; i < end; i += m) {                                                        \
-            m = GN__MIN(end - i, (int64_t)GN__CHUNK);                                                        \
-            gn__sort_keys##S(j, p + i * step, keys + i, m);                                                  \
-            GN__KEYS_SPAN(S, keys + i, m, least, most);                                                      \
-        }                                                                                                    \
-    }                                                                                                        \
-    static void gn__sort_store_##S(const gn__sort_job *j, const R *at, char *o, int64_t n) {                 \
-        int64_t *to = (int64_t *)(void *)o, stride = j->out.strides[j->out.rank - 1];                        \
-        for (int64_t i = 0; i < n; i++) to[i * stride] = GN__AT##S(at[i]);                                   \
+#define GN__DEFINE_SORT(S, R, K)                                                                              \
+    static int64_t gn__sort_insert_##S(R *at, int64_t m, int64_t most, R r) {                                 \
+        int64_t i = m < most ? m : most - 1;                                                                  \
+        for (; i > 0 && GN__KEY##S(r) < GN__KEY##S(at[i - 1]); i--) at[i] = at[i - 1];                        \
+        at[i] = r;                                                                                            \
+        return m < most ? m + 1 : most;                                                                       \
+    }                                                                                                         \
+    static void gn__sort_few_##S(const gn__sort_job *j, const char *p, R *at) {                               \
+        int64_t last = j->in.rank - 1, n = j->in.dims[last], most = j->first, kept = 0;                       \
+        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                              \
+        K keys[GN__CHUNK];                                                                                    \
+        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {                                   \
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                           \
+            gn__sort_keys##S(j, p + i * step, keys, m);                                                       \
+            for (int64_t b = 0; b < m; b += GN__SORT_BLOCK) {                                                 \
+                int64_t end = GN__MIN(b + GN__SORT_BLOCK, m);                                                 \
+                uint32_t left = UINT32_MAX; /* of this block, those that may come before the last one kept */ \
+                if (kept == most && end - b == GN__SORT_BLOCK)                                                \
+                    left = gn__sort_below_##S(keys + b, GN__KEY##S(at[most - 1]));                            \
+                for (int64_t l; left && (l = b + gn__first_bit(left)) < end; left &= left - 1)                \
+                    if (kept < most || keys[l] < GN__KEY##S(at[most - 1]))                                    \
+                        kept = gn__sort_insert_##S(at, kept, most, GN__RECORD##S(keys[l], i + l));            \
+            }                                                                                                 \
+        }                                                                                                     \
+    }                                                                                                         \
+    static void gn__sort_part_##S(const gn__sort_job *j, const char *p, K *keys, int64_t begin, int64_t end,  \
+                                  uint64_t *least, uint64_t *most) {                                          \
+        int64_t step = j->in.strides[j->in.rank - 1] * (int64_t)gn__bytes_of(j->in.dtype);                    \
+        *least = (K)UINT64_MAX, *most = 0;                                                                    \
+        for (int64_t i = begin, m; i < end; i += m) {                                                         \
+            m = GN__MIN(end - i, (int64_t)GN__CHUNK);                                                         \
+            gn__sort_keys##S(j, p + i * step, keys + i, m);                                                   \
+            GN__KEYS_SPAN(S, keys + i, m, least, most);                                                       \
+        }                                                                                                     \
+    }                                                                                                         \
+    static void gn__sort_store_##S(const gn__sort_job *j, const R *at, char *o, int64_t n) {                  \
+        int64_t *to = (int64_t *)(void *)o, stride = j->out.strides[j->out.rank - 1];                         \
+        for (int64_t i = 0; i < n; i++) to[i * stride] = GN__AT##S(at[i]);                                    \
     }
 
 GN__DEFINE_SORT(32, uint64_t, uint32_t)
@@ -26206,7 +26211,6 @@ static bool gn__sched_made(const gn__sched *s, uint32_t node) {
 static bool gn__sched_home(const gn__sched *s, uint32_t node, uint32_t d) {
     return d < 32 && ((gn__sched_homes(s, node) >> d) & 1) != 0;
 }
-static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w + 1)); }
 static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, uint32_t to) {
     return &s->c->links[(size_t)from * (s->D + 1) + to];
 }
