@@ -639,9 +639,10 @@ static bool ops_open(ops_case *o) {
    look for more work a while before they sleep: between the sides all rest. */
 enum { SIDE_REST_US = 20000, SIDE_WAKE_US = 5000 };
 
-static void side_rest(void) {
-    if (set.threads > 1) usleep(SIDE_REST_US);
+static void side_rest_us(unsigned us) {
+    if (set.threads > 1) usleep(us);
 }
+static void side_rest(void) { side_rest_us(SIDE_REST_US); }
 
 /* Lower quartiles of rounds in which each has its turn. */
 static void ops_measure(ops_case *o, bool beside, double *own, double *ceiling, double *other) {
