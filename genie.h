@@ -1294,7 +1294,7 @@ GN_API gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape 
                               gn_shape dilation);
 #define gn_im2col(...) gn_im2col_at(GN_HERE, __VA_ARGS__)
 /* Windows added up where they overlap, the transpose of im2col (PyTorch's F.fold), over one to three spatial axes:
-   (N,C*K,L) = (N,C,size…), K and L the numbers of elements of a window and of windows, row-major. size, kernel, stride
+   (N,C*K,L) = (N,C,size…), K elements of a window and L windows, row-major. size, kernel, stride
    and dilation have a number for each axis, and so has pad, or two: those before all axes, then those behind. f16 and
    bf16 are added in their own dtype. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable. */
 GN_API gn_tensor gn_col2im_at(const char *file, int line, gn_tensor a, gn_shape size, gn_shape kernel, gn_shape stride,
@@ -22094,7 +22094,7 @@ GN__NOINLINE static uint32_t gn__sort_below_64(const uint64_t *keys, uint64_t mo
 /* For records R of keys K:
  *   insert  r into the m records at `at` that are in order, of which at most `most` are kept; how many there are then
  *   few     the first of a row, at most GN__SORT_FEW, in order
- *   keys    of a part of a row, and the least and the greatest of them
+ *   part    keys of a part of a row, and the least and the greatest of them
  *   store   positions of n records into a row of the result */
 #define GN__DEFINE_SORT(S, R, K)                                                                              \
     static int64_t gn__sort_insert_##S(R *at, int64_t m, int64_t most, R r) {                                 \
@@ -22214,8 +22214,8 @@ static const gn__radix_fn gn__radix_count_of[2][2] = { { gn__radix_count_records
                                                        { gn__radix_count_records_64, gn__radix_count_keys_64 } };
 static const gn__radix_fn gn__radix_move_of[2][2][2][2] = { GN__RADIX_MOVES(32), GN__RADIX_MOVES(64) };
 
-/* Places of digits lie apart by powers of two as easily as not: then more of them have the same lines of a
-   second-level cache than it keeps. */
+/* Places of digits lie apart by powers of two as easily as not: then many more of them have the same lines of a
+   second-level cache than it keeps (16 of each). */
 static bool gn__radix_meets(const uint64_t *places, int64_t bytes) {
     enum { LINES = 1024, MOST = 48 };
     uint8_t n[LINES] = { 0 }, most = 0;

@@ -4456,8 +4456,7 @@ static void emit_layernorm(emit *e, uint32_t node) {
     const bool first = e->waits && blocks_for(w.count, w.tx) <= emit_processors(e) &&
                        w.groups * (1 + gain + bias) <= 24 && (!gain || is_constant(e, input(e, node, 1))) &&
                        (!bias || is_constant(e, input(e, node, last)));
-    if (first && gain) emit_reads_early(e, input(e, node, 1));
-    if (first && bias) emit_reads_early(e, input(e, node, last));
+    e->waits = e->waits && !first;
     snprintf(
         more, sizeof more,
         "  enum { HAS_GAIN = %d, HAS_BIAS = %d, FIRST = %d };\n  static M double eps() { return gn_f64(0x%llxull); "
