@@ -4005,6 +4005,8 @@ static ref *refer_matrices(const sample *s, ref *const *in) {
         if (kind == MATRIX_SOLVE || kind == MATRIX_INVERSE) ok = det != 0;
         for (int64_t k = 0; k < N * W && ok; k++) largest = fmaxl(largest, fabsl(m[k]));
         if (bits & 2) largest *= (ref_real)(9 * N); /* the diagonal does not outweigh a row then */
+        /* (N + 1) / 4 eps of f64, in which all is added (Higham 2002, 10.1), in units of the tolerance */
+        largest *= 1 + (ref_real)N / 16 * ref_eps(GN_F64) / ref_eps(s->dtype);
         for (int64_t k = 0; k < each; k++) {
             ref_real v = kind == MATRIX_DET ? det : kind == MATRIX_CHOLESKY ? m[k] : m[k / K * W + N + k % K];
             ref_put(y, b * each + k, ok ? v : (ref_real)NAN, kind == MATRIX_DET ? fabsl(det) * (ref_real)N : largest);
