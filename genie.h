@@ -14233,27 +14233,39 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
 }
 
 /* Sums over at most GN__GEMM_DEEP terms are added to those before them, f32 in f64 and f64 in two parts, and at the end
-   replaced by what all come to. */
+   replaced by what all come to. `two`: what is before them are the first sums, of which nothing is lost; two f32 added in
+   f64 and rounded are two f32 added (Figueroa 1995). */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
 #endif
-GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
-    if (last)
+GN__NOINLINE static void gn__gemm_join(double *totals, const float *two, float *sums, int64_t n, bool last) {
+    if (two && last)
+        for (int64_t i = 0; i < n; i++) sums[i] = two[i] + sums[i];
+    else if (two)
+        for (int64_t i = 0; i < n; i++) totals[i] = (double)two[i] + (double)sums[i];
+    else if (last)
         for (int64_t i = 0; i < n; i++) sums[i] = (float)(totals[i] + (double)sums[i]);
-    else if (first)
-        for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
     else
         for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];
 }
 
+static inline double gn__lost_by_adding(double a, double b, double sum) {
+    double back = sum - a;
+    return (a - (sum - back)) + (b - back);
+}
+
 /* What additions have lost is NaN where a sum is infinite. */
-GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *sums, int64_t n, bool first, bool last) {
-    for (int64_t i = 0; i < n && first; i++) totals[i] = lost[i] = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double t = totals[i] + sums[i], back = t - totals[i];
-        lost[i] += (totals[i] - (t - back)) + (sums[i] - back);
-        totals[i] = t;
+GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, const double *two, double *sums, int64_t n,
+                                         bool last) {
+    for (int64_t i = 0; i < n && two; i++) {
+        totals[i] = two[i] + sums[i];
+        lost[i] = gn__lost_by_adding(two[i], sums[i], totals[i]);
+    }
+    for (int64_t i = 0; i < n && !two; i++) {
+        double sum = totals[i] + sums[i];
+        lost[i] += gn__lost_by_adding(totals[i], sums[i], sum);
+        totals[i] = sum;
     }
     for (int64_t i = 0; i < n && last; i++) sums[i] = totals[i] + (lost[i] == lost[i] ? lost[i] : 0);
 }
@@ -14276,13 +14288,16 @@ static int64_t gn__gemm_held(const gn__gemm_job *j) {
 /* Bytes of a task's sums, and of totals. */
 static int64_t gn__gemm_sums(const gn__gemm_job *j) { return j->direct ? 0 : gn__gemm_held(j) * GN__GEMM_NC * j->size; }
 static int64_t gn__gemm_totals(const gn__gemm_job *j) {
-    return j->joins ? gn__gemm_held(j) * GN__GEMM_NC * (j->size == 8 ? 16 : 8) : 0;
+    bool none = !j->joins || (j->size == 4 && j->g->k <= 2 * GN__GEMM_DEEP);
+    return none ? 0 : gn__gemm_held(j) * GN__GEMM_NC * (j->size == 8 ? 16 : 8);
 }
+/* Bytes of the first sums of those that are joined: the next come from the same span of B. */
+static int64_t gn__gemm_firsts(const gn__gemm_job *j) { return j->joins ? j->chunk * GN__GEMM_NC * j->size : 0; }
 
 typedef struct gn__gemm_part {
     int64_t p, rows, col, cols; /* of the packed rows; columns */
     int64_t at, end;            /* terms whose B is packed */
-    char *edge, *b, *own, *sums;
+    char *edge, *b, *own, *firsts, *sums;
     double *totals;
 } gn__gemm_part;
 
@@ -14304,18 +14319,19 @@ static void gn__gemm_scratch(const gn__gemm_job *j, gn__gemm_part *t, char *scra
     t->edge = scratch;
     t->b = scratch + GN__GEMM_EDGE;
     t->own = t->b + j->room;
-    t->sums = t->own + (j->local ? gn__gemm_own(j) : 0);
+    t->firsts = t->own + (j->local ? gn__gemm_own(j) : 0);
+    t->sums = t->firsts + gn__gemm_firsts(j);
     t->totals = (double *)(void *)(t->sums + gn__gemm_sums(j));
 }
 
-/* `rows` rows of sums, the first being row `held` of the scratch, are those of GN__GEMM_DEEP terms. */
+/* `rows` rows of sums, the first being row `kept` of the scratch, are those of GN__GEMM_DEEP terms; two: the second. */
 static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, char *c, int64_t ldc, int64_t kept,
-                               int64_t rows, bool first, bool last) {
+                               int64_t rows, bool two, bool last) {
     for (int64_t i = 0; i < rows; i++) {
         double *to = t->totals + (kept + i) * GN__GEMM_NC, *lost = to + gn__gemm_held(j) * GN__GEMM_NC;
-        void *sums = c + i * ldc * j->size;
-        if (j->size == 8) gn__gemm_join64(to, lost, (double *)sums, t->cols, first, last);
-        else gn__gemm_join(to, (float *)sums, t->cols, first, last);
+        void *sums = c + i * ldc * j->size, *first = two ? t->firsts + i * GN__GEMM_NC * j->size : NULL;
+        if (j->size == 8) gn__gemm_join64(to, lost, (const double *)first, (double *)sums, t->cols, last);
+        else gn__gemm_join(to, (const float *)first, (float *)sums, t->cols, last);
     }
 }
 
@@ -14336,10 +14352,11 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
                                    : j->a + (high * l + row * k) * size;
         for (int64_t i = lies; i < rows && j->local; i += mr)
             gn__pack_panel(j, j->lies ? t->own : t->own + i * k * size, j->row + row + i, rows - i, l, k);
-        gn__gemm_block(j, a, t->own, t->b + wide * (l - at) * size, c, ldc, rows, t->cols, k,
-                       j->joins ? l % deep > 0 : l > 0, t->edge);
-        if (j->joins && ((l + k) % deep == 0 || l + k == j->k))
-            gn__gemm_join_rows(j, t, c, ldc, kept, rows, l < deep, l + k == j->k);
+        bool first = j->joins && l < deep;
+        gn__gemm_block(j, a, t->own, t->b + wide * (l - at) * size, first ? t->firsts : c, first ? GN__GEMM_NC : ldc,
+                       rows, t->cols, k, j->joins ? l % deep > 0 : l > 0, t->edge);
+        if (j->joins && !first && ((l + k) % deep == 0 || l + k == j->k))
+            gn__gemm_join_rows(j, t, c, ldc, kept, rows, l < 2 * deep, l + k == j->k);
     }
     if (stored && whole) gn__gemm_store(g, c, j->row + row, 0, rows * g->n);
     for (int64_t i = 0; i < rows && stored && !whole; i++) {
@@ -14387,6 +14404,7 @@ static void gn__gemm_help(const gn__gemm_job *j, int64_t worker) {
         gn__gemm_scratch(j, &own, (char *)gn__gemm_share_of(j, worker) + GN__SHARE_BYTES);
         t.edge = own.edge;
         t.own = own.own;
+        t.firsts = own.firsts;
         if (!gn__gemm_waits(j)) {
             t.sums = own.sums;
             t.totals = own.totals;
@@ -14544,7 +14562,8 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     j->local = tiles_n == 1 || j->lies;
     j->workers = GN__MIN(threads, j->tiles_m * tiles_n);
     j->scratch_bytes = GN__SHARE_BYTES + GN__GEMM_EDGE + j->room + (j->local ? gn__gemm_own(j) : 0);
-    j->scratch_bytes = (j->scratch_bytes + gn__gemm_sums(j) + gn__gemm_totals(j) + 63) & ~(int64_t)63;
+    j->scratch_bytes += gn__gemm_firsts(j) + gn__gemm_sums(j) + gn__gemm_totals(j);
+    j->scratch_bytes = (j->scratch_bytes + 63) & ~(int64_t)63;
     uint64_t rows = j->local ? 0 : (uint64_t)((j->rows + mr - 1) / mr * mr * GN__MAX(j->k, 1)),
              packed = gn_size_mul(rows + 16, (uint64_t)j->size),
              all = gn_size_add(packed, gn_size_mul((uint64_t)j->workers, (uint64_t)j->scratch_bytes));

@@ -75,6 +75,9 @@ static inline ref_real ref_eps(gn_dtype d) { return ldexpl(1, 1 - ref_format_of(
 /* The smallest positive (subnormal) number. */
 static inline ref_real ref_tiny(gn_dtype d) { return ldexpl(1, ref_format_of(d).bottom + 1 - ref_format_of(d).digits); }
 
+/* The smallest number of what a dtype is computed in, in units of the dtype's own eps. */
+static inline ref_real ref__underflow(gn_dtype d) { return ref_tiny(d == GN_F64 ? GN_F64 : GN_F32) / ref_eps(d); }
+
 static inline ref_real ref_largest(gn_dtype d) { return ldexpl(1, ref_format_of(d).top) * (2 - ref_eps(d)); }
 
 /* To the nearest number of the dtype, ties to even, past the largest to infinity. */
@@ -1228,7 +1231,7 @@ static inline ref *ref_attend(const ref_attention *p) {
             for (int64_t s = 0; s < v[2]; s++) {
                 ref_real x = w[s] == 0 ? 0 : w[s] * p->v->f[(base + s) * v[3] + e];
                 total += x;
-                terms += fabsl(x);
+                terms += fabsl(x) + (w[s] == 0 ? 0 : ref__underflow(y->dtype));
             }
             ref_put(y, row * v[3] + e, total,
                     terms * (ref__growth(y->dtype, v[2]) + 2 * exponent * ref__growth(y->dtype, q[3])));
@@ -1943,9 +1946,6 @@ typedef enum ref_reduction {
     REF_VARIANCE,
     REF_STD
 } ref_reduction;
-
-/* The smallest number of what a dtype is computed in, in units of the dtype's own eps. */
-static inline ref_real ref__underflow(gn_dtype d) { return ref_tiny(d == GN_F64 ? GN_F64 : GN_F32) / ref_eps(d); }
 
 static inline void ref__reduce_ints(ref *y, int64_t k, const ref *a, const ref_split *s, ref_reduction kind) {
     int64_t nonzero = 0, prod = 1, sum = 0, n = ref_elements(s->inner);
