@@ -13052,45 +13052,99 @@ enum { GN__SOFTMAX_ROOM = 1 << 16 }; /* elements of a block of columns */
 #pragma GCC push_options
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
-/* Lines side by side: m columns of n rows, to the bits that gn__softmax_line_S gives. y holds n m elements and, for a
-   logarithm, e as many; else both are one. */
-#define GN__DEFINE_SOFTMAX_COLUMNS(S, T, PIECE, ONES)                                                          \
-    static void gn__tops_##S(T *top, const T *y, int64_t n, int64_t m) {                                       \
-        T nan[GN__CHUNK];                                                                                      \
-        for (int64_t i = 0; i < m; i++) nan[i] = 0, top[i] = -(T)INFINITY;                                     \
-        for (int64_t r = 0; r < n; r++, y += m)                                                                \
-            for (int64_t i = 0; i < m; i++) {                                                                  \
-                nan[i] = y[i] != y[i] ? (T)1 : nan[i];                                                         \
-                top[i] = y[i] > top[i] ? y[i] : top[i];                                                        \
-            }                                                                                                  \
-        for (int64_t i = 0; i < m; i++) top[i] = nan[i] != 0 ? (T)NAN : top[i];                                \
-    }                                                                                                          \
-    static void gn__softmax_columns_##S(const gn__pool *pool, T *y, T *e, int64_t n, int64_t m, bool log_of) { \
-        const gn__kernels *k = gn__kernels_of(pool);                                                           \
-        T top[GN__CHUNK], part[GN__CHUNK];                                                                     \
-        double sums[GN__SOFTMAX_LEVELS * GN__CHUNK], wide[GN__CHUNK];                                          \
-        uint64_t pieces = 0;                                                                                   \
-        gn__tops_##S(top, y, n, m);                                                                            \
-        for (int64_t r = 0; r < n; r++)                                                                        \
-            for (int64_t i = 0; i < m; i++) y[r * m + i] -= top[i];                                            \
-        gn__exp_##S(pool, e, y, n *m);                                                                         \
-        for (int64_t r = 0; r < n; r += PIECE, pieces++) {                                                     \
-            gn__down from = { (const char *)(e + r * m), sizeof(T) == 4 ? GN_F32 : GN_F64, m, 1, NULL, 0 };    \
-            memset(part, 0, (size_t)m * sizeof *part);                                                         \
-            gn__down_##S(k, part, ONES, &from, GN__MIN(n - r, (int64_t)PIECE), m);                             \
-            for (int64_t i = 0; i < m; i++) wide[i] = (double)part[i];                                         \
-            gn__trees_add(sums, m, pieces, wide);                                                              \
-        }                                                                                                      \
-        gn__trees_sum(sums, m, pieces);                                                                        \
-        for (int64_t i = 0; i < m; i++) part[i] = log_of ? (T)log(sums[i]) : (T)(1 / sums[i]);                 \
-        for (int64_t r = 0; r < n && log_of; r++)                                                              \
-            for (int64_t i = 0; i < m; i++) y[r * m + i] -= part[i];                                           \
-        for (int64_t r = 0; r < n && !log_of; r++)                                                             \
-            for (int64_t i = 0; i < m; i++) y[r * m + i] *= part[i];                                           \
+enum { GN__ROWS_AHEAD = 8 }; /* lines of rows that lie apart are asked for that many rows before */
+GN__INLINE void gn__fetch_lines(const char *p, int64_t bytes) {
+#if defined(__GNUC__) || defined(__clang__)
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+#else
+    (void)p;
+    (void)bytes;
+#endif
+}
+
+/* m lines side by side, of n rows from `in` and to `out`; bytes from row to row. */
+typedef struct gn__columns {
+    const gn__pool *pool;
+    const char *in;
+    char *out;
+    int64_t n, m, is, os;
+    gn_dtype dtype;
+    bool log_of;
+} gn__columns;
+
+static void gn__columns_load_f32(const gn__columns *c, float *y, int64_t r) {
+    gn__load_f32(y, c->dtype, c->in + r * c->is, 1, c->m);
+}
+static void gn__columns_load_f64(const gn__columns *c, double *y, int64_t r) {
+    memcpy(y, c->in + r * c->is, (size_t)c->m * sizeof *y);
+}
+static void gn__columns_store_f32(const gn__columns *c, const float *y, int64_t r) {
+    gn__store_f32(y, c->dtype, c->out + r * c->os, 1, c->m);
+}
+static void gn__columns_store_f64(const gn__columns *c, const double *y, int64_t r) {
+    memcpy(c->out + r * c->os, y, (size_t)c->m * sizeof *y);
+}
+
+/* To the bits that gn__softmax_line_S gives. y holds n m elements and, for a logarithm, those of a piece behind them:
+   each row is worked on while it is near. */
+#define GN__DEFINE_SOFTMAX_COLUMNS(S, D, attribute, T, PIECE, ONES)                               \
+    attribute static void gn__columns_less_##S(T *y, const T *less, int64_t rows, int64_t m) {    \
+        for (; rows > 0; rows--, y += m)                                                          \
+            for (int64_t i = 0; i < m; i++) y[i] -= less[i];                                      \
+    }                                                                                             \
+    attribute static void gn__columns_tops_##S(const gn__columns *c, T *y, T *top) {              \
+        T nan[GN__CHUNK];                                                                         \
+        for (int64_t i = 0; i < c->m; i++) nan[i] = 0, top[i] = -(T)INFINITY;                     \
+        for (int64_t r = 0; r < c->n; r++, y += c->m) {                                           \
+            gn__fetch_lines(c->in + GN__MIN(r + GN__ROWS_AHEAD, c->n - 1) * c->is,                \
+                            c->m * (int64_t)gn__bytes_of(c->dtype));                              \
+            gn__columns_load_##D(c, y, r);                                                        \
+            for (int64_t i = 0; i < c->m; i++) {                                                  \
+                nan[i] = y[i] != y[i] ? (T)1 : nan[i];                                            \
+                top[i] = y[i] > top[i] ? y[i] : top[i];                                           \
+            }                                                                                     \
+        }                                                                                         \
+        for (int64_t i = 0; i < c->m; i++) top[i] = nan[i] != 0 ? (T)NAN : top[i];                \
+    }                                                                                             \
+    attribute static void gn__columns_end_##S(const gn__columns *c, T *y, const T *part) {        \
+        for (int64_t r = 0; r < c->n; r++, y += c->m) {                                           \
+            gn__fetch_lines(c->out + GN__MIN(r + GN__ROWS_AHEAD, c->n - 1) * c->os,               \
+                            c->m * (int64_t)gn__bytes_of(c->dtype));                              \
+            for (int64_t i = 0; i < c->m && c->log_of; i++) y[i] -= part[i];                      \
+            for (int64_t i = 0; i < c->m && !c->log_of; i++) y[i] *= part[i];                     \
+            gn__columns_store_##D(c, y, r);                                                       \
+        }                                                                                         \
+    }                                                                                             \
+    static void gn__softmax_columns_##S(const gn__columns *c, T *y) {                             \
+        const gn__kernels *k = gn__kernels_of(c->pool);                                           \
+        int64_t n = c->n, m = c->m;                                                               \
+        T part[GN__CHUNK], top[GN__CHUNK];                                                        \
+        double sums[GN__SOFTMAX_LEVELS * GN__CHUNK], wide[GN__CHUNK];                             \
+        uint64_t pieces = 0;                                                                      \
+        gn__columns_tops_##S(c, y, top);                                                          \
+        for (int64_t r = 0; r < n; r += PIECE, pieces++) {                                        \
+            int64_t rows = GN__MIN(n - r, (int64_t)PIECE);                                        \
+            T *e = c->log_of ? y + n * m : y + r * m;                                             \
+            gn__down from = { (const char *)e, sizeof(T) == 4 ? GN_F32 : GN_F64, m, 1, NULL, 0 }; \
+            gn__columns_less_##S(y + r * m, top, rows, m);                                        \
+            gn__exp_##D(c->pool, e, y + r * m, rows * m);                                         \
+            memset(part, 0, (size_t)m * sizeof *part);                                            \
+            gn__down_##D(k, part, ONES, &from, rows, m);                                          \
+            for (int64_t i = 0; i < m; i++) wide[i] = (double)part[i];                            \
+            gn__trees_add(sums, m, pieces, wide);                                                 \
+        }                                                                                         \
+        gn__trees_sum(sums, m, pieces);                                                           \
+        for (int64_t i = 0; i < m; i++) part[i] = c->log_of ? (T)log(sums[i]) : (T)(1 / sums[i]); \
+        gn__columns_end_##S(c, y, part);                                                          \
     }
 enum { GN__SOFTMAX_LEVELS = 7 }; /* of GN__SOFTMAX_ROOM / GN__LINES / GN__PIECE64 pieces */
-GN__DEFINE_SOFTMAX_COLUMNS(f32, float, GN__PIECE, gn__ones)
-GN__DEFINE_SOFTMAX_COLUMNS(f64, double, GN__PIECE64, gn__ones64)
+GN__DEFINE_SOFTMAX_COLUMNS(f32, f32, , float, GN__PIECE, gn__ones)
+GN__DEFINE_SOFTMAX_COLUMNS(f64, f64, , double, GN__PIECE64, gn__ones64)
+#if GN__X86
+GN__DEFINE_SOFTMAX_COLUMNS(f32_avx2, f32, GN__TARGET_AVX2, float, GN__PIECE, gn__ones)
+GN__DEFINE_SOFTMAX_COLUMNS(f64_avx2, f64, GN__TARGET_AVX2, double, GN__PIECE64, gn__ones64)
+#endif
+#undef GN__DEFINE_SOFTMAX_COLUMNS
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -13106,46 +13160,35 @@ static int64_t gn__softmax_abreast(const gn__lines *x) {
     return GN__MAX(most / GN__LINES * GN__LINES, (int64_t)GN__LINES);
 }
 
-enum { GN__ROWS_AHEAD = 8 }; /* lines of rows that lie apart are asked for that many rows before */
-GN__INLINE void gn__fetch_lines(const char *p, int64_t bytes) {
-#if defined(__GNUC__) || defined(__clang__)
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
-#else
-    (void)p;
-    (void)bytes;
-#endif
-}
-
 static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
     gn__lines *x = (gn__lines *)arg;
     int last = x->in.rank - 1;
     int64_t bytes = (int64_t)gn__bytes_of(x->in.dtype), most = gn__softmax_abreast(x), side = x->in.dims[last - 1],
-            wide = (side + most - 1) / most, is = x->in.strides[last] * bytes, os = x->out.strides[last] * bytes;
+            wide = (side + most - 1) / most;
     bool narrow = gn__dtypes[x->in.dtype].compute == GN__F32, log_of = x->kind == GN__SOFTMAX_LOG;
+    int64_t piece = log_of ? GN__MIN(x->n, narrow ? (int64_t)GN__PIECE : (int64_t)GN__PIECE64) : 0;
     char *room =
-        (char *)gn__alloc_many((uint64_t)(x->n * most), log_of ? 2 : 1, narrow ? sizeof(float) : sizeof(double));
+        (char *)gn__alloc_many((uint64_t)(x->n + piece), (uint64_t)most, narrow ? sizeof(float) : sizeof(double));
     if (!room) {
         gn__atomic_store(&x->failed, 1);
         return;
     }
-    for (int64_t t = begin; t < end && !gn__pool_stops(x->c->pool); t++) {
-        int64_t col = t % wide * most, m = GN__MIN(most, side - col);
-        const char *p = x->in.p + (gn__view_offset(&x->in, last - 1, t / wide) + col) * bytes;
-        char *o = x->out.p + (gn__view_offset(&x->out, last - 1, t / wide) + col) * bytes;
-        float *y = (float *)(void *)room;
-        double *f = (double *)(void *)room;
-        for (int64_t r = 0; r < x->n; r++) {
-            gn__fetch_lines(p + GN__MIN(r + GN__ROWS_AHEAD, x->n - 1) * is, m * bytes);
-            if (narrow) gn__load_f32(y + r * m, x->in.dtype, p + r * is, 1, m);
-            else memcpy(f + r * m, p + r * is, (size_t)m * sizeof *f);
+    gn__columns c = { x->c->pool,  NULL,  NULL, x->n, most, x->in.strides[last] * bytes, x->out.strides[last] * bytes,
+                      x->in.dtype, log_of };
+    for (int64_t t = begin; t < end && !gn__pool_stops(c.pool); t++) {
+        int64_t col = t % wide * most;
+        c.m = GN__MIN(most, side - col);
+        c.in = x->in.p + (gn__view_offset(&x->in, last - 1, t / wide) + col) * bytes;
+        c.out = x->out.p + (gn__view_offset(&x->out, last - 1, t / wide) + col) * bytes;
+#if GN__X86
+        if (c.pool && c.pool->isa != GN__ISA_BASE) {
+            if (narrow) gn__softmax_columns_f32_avx2(&c, (float *)(void *)room);
+            else gn__softmax_columns_f64_avx2(&c, (double *)(void *)room);
+            continue;
         }
-        if (narrow) gn__softmax_columns_f32(x->c->pool, y, log_of ? y + x->n * m : y, x->n, m, log_of);
-        else gn__softmax_columns_f64(x->c->pool, f, log_of ? f + x->n * m : f, x->n, m, log_of);
-        for (int64_t r = 0; r < x->n; r++) {
-            gn__fetch_lines(o + GN__MIN(r + GN__ROWS_AHEAD, x->n - 1) * os, m * bytes);
-            if (narrow) gn__store_f32(y + r * m, x->out.dtype, o + r * os, 1, m);
-            else memcpy(o + r * os, f + r * m, (size_t)m * sizeof *f);
-        }
+#endif
+        if (narrow) gn__softmax_columns_f32(&c, (float *)(void *)room);
+        else gn__softmax_columns_f64(&c, (double *)(void *)room);
     }
     gn_free(room);
 }
