@@ -19788,7 +19788,7 @@ typedef int8_t gn__quant_s2 __attribute__((vector_size(16), aligned(1), may_alia
                                                    (gn__quant_i2){ 0 }, (unsigned short)-1)
 #endif
 /* What will be needed some rows on: a processor's own look ahead ends with a page of memory. */
-GN__INLINE void gn__quant_ahead(const uint8_t *p) { __builtin_prefetch((const void *)((uintptr_t)p + 2048)); }
+GN__INLINE void gn__quant_ahead(const uint8_t *p) { __builtin_prefetch((const void *)((uintptr_t)p + 4096), 0, 2); }
 /* Where lanes' sums become one: GN__QUANT_RUN elements on, or at the end. */
 GN__INLINE const float *gn__quant_stop(const float *begin, const float *x, const float *end) {
     return begin + GN__MIN(((x - begin) / GN__QUANT_RUN + 1) * GN__QUANT_RUN, end - begin);
