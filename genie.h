@@ -13585,13 +13585,6 @@ static void gn__pack_row(char *to, const char *from, int64_t panels, int64_t wid
     }
 }
 
-/* The same of several rows that are `row` bytes apart, panel by panel, so that each is written on and on. */
-static void gn__pack_rows(char *to, const char *from, int64_t row, int64_t rows, int64_t panels, int64_t wide,
-                          int64_t k) {
-    for (; panels > 0; panels--, to += wide * k, from += wide)
-        for (int64_t l = 0; l < rows; l++) gn__pack_row(to + l * wide, from + l * row, 1, wide, k);
-}
-
 #if GN__X86
 enum { GN__WIDE_TAPS = 64 };
 
@@ -14077,16 +14070,14 @@ static void gn__pack_turned(char *out, const gn__gemm *g, int64_t col, int64_t c
         for (int64_t l = 0; l < k; l++) memset(out + (i / nr * nr * k + i % nr + l * nr) * size, 0, (size_t)size);
 }
 
-/* Whole panels of columns that lie as they are packed; rows are fetched while those before them are packed. */
+/* Whole panels of columns that lie as they are packed, row by row; those some rows on are fetched meanwhile. */
 static void gn__pack_lying(char *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr) {
     int64_t size = (int64_t)gn__bytes_of(g->dtype), row = g->bk * size;
-    for (int64_t l = 0, n; l < k; l += n) {
-        const char *from = g->b + (at + l) * row + col * size;
-        n = GN__MIN(k - l, (int64_t)GN__GEMM_AHEAD);
-        for (int64_t i = n; i < 2 * n; i++)
-            for (int64_t c = 0; c < cols * size; c += 64)
-                __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)(i * row + c)), 0, 2);
-        gn__pack_rows(out + l * nr * size, from, row, n, cols / nr, nr * size, k);
+    const char *from = g->b + at * row + col * size;
+    for (int64_t l = 0; l < k; l++, from += row) {
+        uintptr_t ahead = (uintptr_t)from + (uintptr_t)(GN__GEMM_AHEAD * row);
+        for (int64_t c = 0; c < cols * size; c += 64) __builtin_prefetch((const void *)(ahead + (uintptr_t)c), 0, 2);
+        gn__pack_row(out + l * nr * size, from, cols / nr, nr * size, k);
     }
 }
 
@@ -14282,16 +14273,22 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
 #endif
-GN__NOINLINE static void gn__gemm_join(double *totals, const float *two, float *sums, int64_t n, bool last) {
-    if (two && last)
-        for (int64_t i = 0; i < n; i++) sums[i] = two[i] + sums[i];
-    else if (two)
-        for (int64_t i = 0; i < n; i++) totals[i] = (double)two[i] + (double)sums[i];
-    else if (last)
-        for (int64_t i = 0; i < n; i++) sums[i] = (float)(totals[i] + (double)sums[i]);
-    else
-        for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];
-}
+#define GN__DEFINE_GEMM_JOIN(S, attribute)                                                                         \
+    attribute static void gn__gemm_join_##S(double *totals, const float *two, float *sums, int64_t n, bool last) { \
+        if (two && last)                                                                                           \
+            for (int64_t i = 0; i < n; i++) sums[i] = two[i] + sums[i];                                            \
+        else if (two)                                                                                              \
+            for (int64_t i = 0; i < n; i++) totals[i] = (double)two[i] + (double)sums[i];                          \
+        else if (last)                                                                                             \
+            for (int64_t i = 0; i < n; i++) sums[i] = (float)(totals[i] + (double)sums[i]);                        \
+        else                                                                                                       \
+            for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];                                          \
+    }
+GN__DEFINE_GEMM_JOIN(base, GN__NOINLINE)
+#if GN__X86
+GN__DEFINE_GEMM_JOIN(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_GEMM_JOIN
 
 static inline double gn__lost_by_adding(double a, double b, double sum) {
     double back = sum - a;
@@ -14375,7 +14372,11 @@ static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, ch
         double *to = t->totals + (kept + i) * GN__GEMM_NC, *lost = to + gn__gemm_held(j) * GN__GEMM_NC;
         void *sums = c + i * ldc * j->size, *first = two ? t->firsts + i * GN__GEMM_NC * j->size : NULL;
         if (j->size == 8) gn__gemm_join64(to, lost, (const double *)first, (double *)sums, t->cols, last);
-        else gn__gemm_join(to, (const float *)first, (float *)sums, t->cols, last);
+#if GN__X86
+        else if (j->g->pool && j->g->pool->isa != GN__ISA_BASE)
+            gn__gemm_join_avx2(to, (const float *)first, (float *)sums, t->cols, last);
+#endif
+        else gn__gemm_join_base(to, (const float *)first, (float *)sums, t->cols, last);
     }
 }
 
