@@ -11377,7 +11377,8 @@ typedef struct gn__runners {
     void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n); /* integers wrap */
     void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
     int64_t (*most)(const void *x, int64_t n, bool least); /* integers: the largest (least) of n side by side */
-    int64_t (*total)(const void *x, int64_t n, int flip);  /* integers: the sum of n side by side, each ^ flip */
+    int64_t (*total)(const void *x, int64_t n, int flip);  /* integers: the sum of n side by side, each ^ flip; in the
+                                                              lane of i8, summed as u8, how many are not 0 */
 } gn__runners;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -11487,7 +11488,7 @@ typedef struct gn__runners {
         [GN__F32] = { .best = gn__run_best_f32_##S }, [GN__F64] = { .best = gn__run_best_f64_##S },                   \
         [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S, gn__run_total_i32_##S }, \
         [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S, gn__run_most_i64_##S, NULL },  \
-        [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S, NULL },                               \
+        [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S, gn__run_total_bool_##S },             \
         [GN__LANE_U8] = { gn__run_peak_u8_##S, NULL, NULL, gn__run_most_u8_##S, gn__run_total_u8_##S },               \
     }
 GN__SMALL_BEGIN
@@ -11549,20 +11550,99 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
         }                                                                             \
         return sum;                                                                   \
     }
-#define GN__DEFINE_MOSTS(S, attribute)                     \
-    GN__DEFINE_TOTAL(i32_##S, attribute, int32_t, int64_t) \
-    GN__DEFINE_TOTAL(u8_##S, attribute, uint8_t, int32_t)  \
-    GN__DEFINE_MOST(i32_##S, attribute, int32_t)           \
-    GN__DEFINE_MOST(i8_##S, attribute, int8_t)             \
-    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)            \
-    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)             \
+#if GN__X86 /* the sum of distances from 0 adds eight bytes at a time; TERM: of t, W bytes of x */
+#define GN__DEFINE_TOTAL_U8(S, attribute, W, ADD, TERM)                                 \
+    attribute static int64_t gn__run_total_##S(const void *px, int64_t n, int flip) {   \
+        typedef char bytes __attribute__((vector_size(W), aligned(1), may_alias));      \
+        typedef long long longs __attribute__((vector_size(W)));                        \
+        const uint8_t *x = (const uint8_t *)px;                                         \
+        const bytes by = (bytes){ 0 } + (char)flip;                                     \
+        longs part[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                 \
+        int64_t sum = 0, i = 0;                                                         \
+        for (; i + 4 * W <= n; i += 4 * W) GN__UNROLL for (int v = 0; v < 4; v++) {     \
+                bytes t = *(const bytes *)(const void *)(x + i + v * W) ^ by;           \
+                part[v] += (longs)ADD(TERM, (bytes){ 0 });                              \
+            }                                                                           \
+        part[0] += part[1] + part[2] + part[3];                                         \
+        for (int l = 0; l < W / 8; l++) sum += part[0][l];                              \
+        for (uint8_t t; i < n; i++) t = (uint8_t)(x[i] ^ flip), sum += (uint8_t)(TERM); \
+        return sum;                                                                     \
+    }
+GN__DEFINE_TOTAL_U8(u8_base, , 16, __builtin_ia32_psadbw128, t)
+GN__DEFINE_TOTAL_U8(bool_base, , 16, __builtin_ia32_psadbw128, (t != 0) & 1)
+GN__DEFINE_TOTAL_U8(u8_avx2, GN__TARGET_AVX2, 32, __builtin_ia32_psadbw256, t)
+GN__DEFINE_TOTAL_U8(bool_avx2, GN__TARGET_AVX2, 32, __builtin_ia32_psadbw256, (t != 0) & 1)
+#undef GN__DEFINE_TOTAL_U8
+#if defined(__clang__)
+#define GN__WIDER_I32(x) __builtin_convertvector(x, wide)
+#else /* GCC would make it of three instructions */
+#define GN__WIDER_I32(x) (wide) __builtin_ia32_pmovsxdq256(x)
+#endif
+GN__TARGET_AVX2 static int64_t gn__run_total_i32_avx2(const void *px, int64_t n, int flip) {
+    typedef int32_t quad __attribute__((vector_size(16))), here __attribute__((vector_size(16), aligned(4), may_alias));
+    typedef int64_t wide __attribute__((vector_size(32)));
+    const int32_t *x = (const int32_t *)px;
+    wide part[4] = { { 0 }, { 0 }, { 0 }, { 0 } };
+    int64_t sum = 0, i = 0;
+    for (; i + 16 <= n; i += 16) GN__UNROLL for (int v = 0; v < 4; v++) {
+            quad t = *(const here *)(const void *)(x + i + 4 * v) ^ flip;
+            part[v] += GN__WIDER_I32(t);
+        }
+    part[0] += part[1] + part[2] + part[3];
+    for (int l = 0; l < 4; l++) sum += part[0][l];
+    for (; i < n; i++) sum += x[i] ^ flip;
+    return sum;
+}
+#else
+GN__DEFINE_TOTAL(u8_base, , uint8_t, int32_t)
+static int64_t gn__run_total_bool_base(const void *px, int64_t n, int flip) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (((const uint8_t *)px)[i] ^ flip) != 0;
+    return sum;
+}
+#endif
+GN__DEFINE_TOTAL(i32_base, , int32_t, int64_t)
+#define GN__DEFINE_MOSTS(S, attribute)           \
+    GN__DEFINE_MOST(i32_##S, attribute, int32_t) \
+    GN__DEFINE_MOST(i8_##S, attribute, int8_t)   \
+    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)  \
+    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)   \
     GN__DEFINE_PEAK(u8_##S, attribute, uint8_t)
+/* y (of R) += `rows` rows of n integers, ldx apart: of MOST rows the sums fit P. */
+#define GN__DEFINE_SUM_DOWN(S, attribute, T, P, R, MOST)                                                            \
+    attribute static void gn__sum_down_##S(void *py, const void *px, int64_t ldx, int64_t rows, int64_t n) {        \
+        R *y = (R *)py;                                                                                             \
+        const T *x = (const T *)px;                                                                                 \
+        P part[2 * GN__CHUNK];                                                                                      \
+        for (int64_t some; rows > 0; rows -= some, x += some * ldx) {                                               \
+            int64_t r = 0;                                                                                          \
+            some = GN__MIN(rows, (int64_t)(MOST));                                                                  \
+            memset(part, 0, (size_t)n * sizeof *part);                                                              \
+            for (; r + 4 <= some; r += 4) {                                                                         \
+                const T *a = x + r * ldx, *b = a + ldx, *c = b + ldx, *d = c + ldx;                                 \
+                for (int64_t i = 0; i < n; i++) part[i] = (P)(part[i] + ((P)a[i] + (P)b[i]) + ((P)c[i] + (P)d[i])); \
+            }                                                                                                       \
+            for (; r < some; r++)                                                                                   \
+                for (int64_t i = 0; i < n; i++) part[i] = (P)(part[i] + (P)x[r * ldx + i]);                         \
+            for (int64_t i = 0; i < n; i++) y[i] += (R)part[i];                                                     \
+        }                                                                                                           \
+    }
+#define GN__DEFINE_SUMS_DOWN(S, attribute)                                       \
+    GN__DEFINE_SUM_DOWN(i8_##S, attribute, int8_t, int16_t, int32_t, 128)        \
+    GN__DEFINE_SUM_DOWN(u8_##S, attribute, uint8_t, int16_t, int32_t, 128)       \
+    GN__DEFINE_SUM_DOWN(i16_##S, attribute, int16_t, int32_t, int32_t, 1 << 15)  \
+    GN__DEFINE_SUM_DOWN(u16_##S, attribute, uint16_t, int32_t, int32_t, 1 << 15) \
+    GN__DEFINE_SUM_DOWN(i32_##S, attribute, int32_t, int64_t, int64_t, (int64_t)1 << 31)
 GN__SMALL_BEGIN
 GN__DEFINE_MOSTS(base, )
+GN__DEFINE_SUMS_DOWN(base, )
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_MOSTS(avx2, GN__TARGET_AVX2)
+GN__DEFINE_SUMS_DOWN(avx2, GN__TARGET_AVX2)
 #endif
+#undef GN__DEFINE_SUM_DOWN
+#undef GN__DEFINE_SUMS_DOWN
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -11576,6 +11656,24 @@ static const gn__runners *gn__runners_of(const gn__pool *p, int t) {
 #endif
     };
     return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][t];
+}
+
+/* Sums down columns of integers as they lie, in the compute type of a sum; NULL: they are converted first. */
+typedef void (*gn__sum_down)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
+static gn__sum_down gn__sum_down_of(const gn__pool *p, gn_dtype d) {
+#define GN__SUMS_DOWN(S)                                                                               \
+    {                                                                                                  \
+        [GN_I8] = gn__sum_down_i8_##S, [GN_U8] = gn__sum_down_u8_##S, [GN_I16] = gn__sum_down_i16_##S, \
+        [GN_U16] = gn__sum_down_u16_##S, [GN_I32] = gn__sum_down_i32_##S,                              \
+    }
+    static const gn__sum_down sets[2][GN_DTYPE__COUNT] = {
+        GN__SUMS_DOWN(base),
+#if GN__X86
+        GN__SUMS_DOWN(avx2),
+#endif
+    };
+#undef GN__SUMS_DOWN
+    return sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][d];
 }
 
 /* gn__exp, and gn__tanh of f32: y = f(x), n elements. */
@@ -12206,6 +12304,18 @@ static void gn__reduce_most(const gn__reduce_job *j, gn__partial *out, const cha
     }
 }
 
+/* The sum of m integers of 16 bits, at most a block, side by side: down as many columns as a gn__runs has room for. */
+static uint64_t gn__reduce_shorts(const gn__reduce_job *j, const char *p, int64_t m) {
+    gn__sum_down down = gn__sum_down_of(j->c->pool, j->c->in[0].dtype);
+    int32_t y[2 * GN__CHUNK];
+    int64_t sum = 0, width = GN__MIN(m, (int64_t)GN__LENGTH(y)), rows = width ? m / width : 0;
+    memset(y, 0, sizeof y);
+    down(y, p, width, rows, width);
+    down(y, p + rows * width * 2, 0, 1, m - rows * width);
+    for (int64_t i = 0; i < width; i++) sum += y[i];
+    return (uint64_t)sum;
+}
+
 /* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m,
                            int64_t at) {
@@ -12216,8 +12326,13 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
         float s[GN__CHUNK];
         double f[GN__CHUNK];
     } x;
-    if (j->runs && j->kind == GN__REDUCE_SUM && stride == 1 && (d == GN_I32 || d == GN_I8 || d == GN_U8)) {
-        int lane = d == GN_I32 ? (int)GN__I32 : (int)GN__LANE_U8;
+    if (j->runs && j->kind == GN__REDUCE_SUM && stride == 1 && (d == GN_I16 || d == GN_U16)) {
+        a->isum += gn__reduce_shorts(j, p, m);
+        return;
+    }
+    bool bytes_or_words = d == GN_I32 || d == GN_I8 || d == GN_U8 || d == GN_BOOL;
+    if (j->runs && j->kind == GN__REDUCE_SUM && stride == 1 && bytes_or_words) {
+        int lane = d == GN_I32 ? (int)GN__I32 : d == GN_BOOL ? (int)GN__LANE_I8 : (int)GN__LANE_U8;
         int64_t least = d == GN_I8 ? INT8_MIN : 0; /* bytes from there on */
         a->isum += (uint64_t)(gn__runners_of(j->c->pool, lane)->total(p, m, (int)least) + m * least);
         return;
@@ -12496,8 +12611,13 @@ static void gn__columns_add(const gn__reduce_job *j, const char *base, int64_t b
 static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *base, int64_t begin, int64_t end,
                             int64_t m) {
     int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype), ldx = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    gn__sum_down down = j->kind == GN__REDUCE_SUM ? gn__sum_down_of(j->c->pool, j->c->in[0].dtype) : NULL;
     if (j->kind < GN__REDUCE_MAX) gn__runs_begin(j, a, NULL, m);
-    for (int64_t r = begin, n; r < end; r += n) {
+    for (int64_t r = begin, n; r < end && down; r += n) {
+        n = ldx ? end - begin : 1;
+        down(&a->y, base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes, ldx, n, m);
+    }
+    for (int64_t r = begin, n; r < end && !down; r += n) {
         const char *p = base + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes;
         const void *x = gn__runs_load(j, a, p, 1, m, 0);
         bool lies = x == (const void *)p;

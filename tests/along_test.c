@@ -512,6 +512,57 @@ TEST(softmax_down_columns_has_the_bits_of_that_along_rows) {
     gn_close(g);
 }
 
+/* Whole columns of the least and of the largest numbers: as many as running sums of fewer bits could not hold. Bools
+   are bytes of any kind, of which all but 0 are true. */
+TEST(sums_of_the_largest_integers_are_those_of_plain_loops) {
+    enum { ROWS = 1100, COLS = 530 };
+    static const gn_dtype dtypes[] = { GN_I8, GN_U8, GN_I16, GN_U16, GN_I32, GN_U32, GN_BOOL };
+    static const char *const isas[] = { "base", "avx2", "avx512" };
+    static uint8_t bytes[ROWS * COLS * 4];
+    static int64_t sums[ROWS];
+    static double whole[ROWS * COLS];
+    for (int i = 0; i < 3 * TEST_COUNT(dtypes); i++) {
+        gn_dtype d = dtypes[i / 3];
+        size_t size = gn_dtype_bytes(d);
+        setenv("GENIE_ISA", isas[i % 3], 1);
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 + (uint32_t)i % 2 });
+        int64_t rows = test_random_int(1, ROWS), cols = test_random_int(1, COLS), wrong = 0;
+        for (int64_t k = 0; k < rows * cols; k++) { /* by columns: all least, all largest, or any */
+            bool sign = d == GN_I8 || d == GN_I16 || d == GN_I32;
+            uint64_t any = (uint64_t)test_random_int(0, UINT32_MAX), top = (uint64_t)1 << (8 * size - 1),
+                     v = k % cols % 3 == 0   ? (sign ? top : 0)
+                         : k % cols % 3 == 1 ? (sign ? top - 1 : UINT64_MAX)
+                                             : any;
+            memcpy(bytes + (size_t)k * size, &v, size);
+            whole[k] = d == GN_BOOL  ? (uint8_t)v != 0
+                       : d == GN_I8  ? (double)(int8_t)v
+                       : d == GN_U8  ? (double)(uint8_t)v
+                       : d == GN_I16 ? (double)(int16_t)v
+                       : d == GN_U16 ? (double)(uint16_t)v
+                       : d == GN_I32 ? (double)(int32_t)v
+                                     : (double)(uint32_t)v;
+        }
+        gn_tensor x = gn_state(g, d, GN_SHAPE(rows, cols), bytes, "x");
+        for (int axis = 0; axis < 3; axis++) { /* 2: both */
+            int64_t n = axis == 0 ? cols : axis == 1 ? rows : 1;
+            gn_tensor y = axis < 2 ? gn_sum(x, GN_AXES(axis), false) : gn_sum(x, GN_ALL_AXES, false);
+            gn_info info;
+            REQUIRE(gn_describe(y, &info) == GN_OK && (info.dtype == GN_I64 || info.dtype == GN_U64));
+            y = gn_cast(y, GN_I64);
+            REQUIRE(gn_read(y, sums, (size_t)n * sizeof *sums) == GN_OK);
+            for (int64_t k = 0; k < n; k++) {
+                double want = 0;
+                for (int64_t l = 0; l < rows * cols / n; l++)
+                    want += whole[axis == 0 ? l * cols + k : axis == 1 ? k * cols + l : l];
+                wrong += (double)sums[k] != want;
+            }
+        }
+        if (wrong) test_fail(__FILE__, __LINE__, "%s, %s: %d sums", gn_dtype_name(d), isas[i % 3], (int)wrong);
+        gn_close(g);
+    }
+    unsetenv("GENIE_ISA");
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(argsort_of_every_dtype_and_layout_is_a_stable_sort),
@@ -529,6 +580,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(reduction_of_a_loop_has_the_bits_of_that_of_its_stored_result),
         TEST_ENTRY(reduction_of_a_loop_that_divides_by_zero_fails),
         TEST_ENTRY(softmax_down_columns_has_the_bits_of_that_along_rows),
+        TEST_ENTRY(sums_of_the_largest_integers_are_those_of_plain_loops),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
