@@ -11551,22 +11551,22 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
         return sum;                                                                   \
     }
 #if GN__X86 /* the sum of distances from 0 adds eight bytes at a time; TERM: of t, W bytes of x */
-#define GN__DEFINE_TOTAL_U8(S, attribute, W, ADD, TERM)                                 \
-    attribute static int64_t gn__run_total_##S(const void *px, int64_t n, int flip) {   \
-        typedef char bytes __attribute__((vector_size(W), aligned(1), may_alias));      \
-        typedef long long longs __attribute__((vector_size(W)));                        \
-        const uint8_t *x = (const uint8_t *)px;                                         \
-        const bytes by = (bytes){ 0 } + (char)flip;                                     \
-        longs part[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                 \
-        int64_t sum = 0, i = 0;                                                         \
-        for (; i + 4 * W <= n; i += 4 * W) GN__UNROLL for (int v = 0; v < 4; v++) {     \
-                bytes t = *(const bytes *)(const void *)(x + i + v * W) ^ by;           \
-                part[v] += (longs)ADD(TERM, (bytes){ 0 });                              \
-            }                                                                           \
-        part[0] += part[1] + part[2] + part[3];                                         \
-        for (int l = 0; l < W / 8; l++) sum += part[0][l];                              \
-        for (uint8_t t; i < n; i++) t = (uint8_t)(x[i] ^ flip), sum += (uint8_t)(TERM); \
-        return sum;                                                                     \
+#define GN__DEFINE_TOTAL_U8(S, attribute, W, ADD, TERM)                                                \
+    attribute static int64_t gn__run_total_##S(const void *px, int64_t n, int flip) {                  \
+        typedef char bytes __attribute__((vector_size(W), aligned(1), may_alias));                     \
+        typedef long long longs __attribute__((vector_size(W)));                                       \
+        const uint8_t *x = (const uint8_t *)px;                                                        \
+        const bytes by = (bytes){ 0 } + (char)flip;                                                    \
+        longs part[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                                \
+        int64_t sum = 0, i = 0;                                                                        \
+        for (; i + 4 * W <= n; i += 4 * W) GN__UNROLL for (int v = 0; v < 4; v++) {                    \
+                bytes t = *(const bytes *)(const void *)(x + i + v * W) ^ by;                          \
+                part[v] += (longs)ADD(TERM, (bytes){ 0 });                                             \
+            }                                                                                          \
+        part[0] += part[1] + part[2] + part[3];                                                        \
+        for (int l = 0; l < W / 8; l++) sum += part[0][l];                                             \
+        GN__ONE_BY_ONE for (uint8_t t; i < n; i++) t = (uint8_t)(x[i] ^ flip), sum += (uint8_t)(TERM); \
+        return sum;                                                                                    \
     }
 GN__DEFINE_TOTAL_U8(u8_base, , 16, __builtin_ia32_psadbw128, t)
 GN__DEFINE_TOTAL_U8(bool_base, , 16, __builtin_ia32_psadbw128, (t != 0) & 1)
@@ -11590,7 +11590,7 @@ GN__TARGET_AVX2 static int64_t gn__run_total_i32_avx2(const void *px, int64_t n,
         }
     part[0] += part[1] + part[2] + part[3];
     for (int l = 0; l < 4; l++) sum += part[0][l];
-    for (; i < n; i++) sum += x[i] ^ flip;
+    GN__ONE_BY_ONE for (; i < n; i++) sum += x[i] ^ flip;
     return sum;
 }
 #else
@@ -11609,23 +11609,24 @@ GN__DEFINE_TOTAL(i32_base, , int32_t, int64_t)
     GN__DEFINE_PEAK(i8_##S, attribute, int8_t)   \
     GN__DEFINE_PEAK(u8_##S, attribute, uint8_t)
 /* y (of R) += `rows` rows of n integers, ldx apart: of MOST rows the sums fit P. */
-#define GN__DEFINE_SUM_DOWN(S, attribute, T, P, R, MOST)                                                            \
-    attribute static void gn__sum_down_##S(void *py, const void *px, int64_t ldx, int64_t rows, int64_t n) {        \
-        R *y = (R *)py;                                                                                             \
-        const T *x = (const T *)px;                                                                                 \
-        P part[2 * GN__CHUNK];                                                                                      \
-        for (int64_t some; rows > 0; rows -= some, x += some * ldx) {                                               \
-            int64_t r = 0;                                                                                          \
-            some = GN__MIN(rows, (int64_t)(MOST));                                                                  \
-            memset(part, 0, (size_t)n * sizeof *part);                                                              \
-            for (; r + 4 <= some; r += 4) {                                                                         \
-                const T *a = x + r * ldx, *b = a + ldx, *c = b + ldx, *d = c + ldx;                                 \
-                for (int64_t i = 0; i < n; i++) part[i] = (P)(part[i] + ((P)a[i] + (P)b[i]) + ((P)c[i] + (P)d[i])); \
-            }                                                                                                       \
-            for (; r < some; r++)                                                                                   \
-                for (int64_t i = 0; i < n; i++) part[i] = (P)(part[i] + (P)x[r * ldx + i]);                         \
-            for (int64_t i = 0; i < n; i++) y[i] += (R)part[i];                                                     \
-        }                                                                                                           \
+#define GN__DEFINE_SUM_DOWN(S, attribute, T, P, R, MOST)                                                     \
+    attribute static void gn__sum_down_##S(void *py, const void *px, int64_t ldx, int64_t rows, int64_t n) { \
+        R *y = (R *)py;                                                                                      \
+        const T *x = (const T *)px;                                                                          \
+        P part[2 * GN__CHUNK];                                                                               \
+        for (int64_t some; rows > 0; rows -= some, x += some * ldx) {                                        \
+            int64_t r = 0;                                                                                   \
+            some = GN__MIN(rows, (int64_t)(MOST));                                                           \
+            memset(part, 0, (size_t)n * sizeof *part);                                                       \
+            for (; r + 4 <= some; r += 4) {                                                                  \
+                const T *a = x + r * ldx, *b = a + ldx, *c = b + ldx, *d = c + ldx;                          \
+                GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) part[i] =                                     \
+                    (P)(part[i] + ((P)a[i] + (P)b[i]) + ((P)c[i] + (P)d[i]));                                \
+            }                                                                                                \
+            for (; r < some; r++)                                                                            \
+                GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) part[i] = (P)(part[i] + (P)x[r * ldx + i]);   \
+            GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) y[i] += (R)part[i];                               \
+        }                                                                                                    \
     }
 #define GN__DEFINE_SUMS_DOWN(S, attribute)                                       \
     GN__DEFINE_SUM_DOWN(i8_##S, attribute, int8_t, int16_t, int32_t, 128)        \
@@ -12312,7 +12313,7 @@ static uint64_t gn__reduce_shorts(const gn__reduce_job *j, const char *p, int64_
     memset(y, 0, sizeof y);
     down(y, p, width, rows, width);
     down(y, p + rows * width * 2, 0, 1, m - rows * width);
-    for (int64_t i = 0; i < width; i++) sum += y[i];
+    GN__ONE_BY_ONE for (int64_t i = 0; i < width; i++) sum += y[i];
     return (uint64_t)sum;
 }
 
@@ -13207,55 +13208,54 @@ static void gn__columns_store_f64(const gn__columns *c, const double *y, int64_t
 
 /* To the bits that gn__softmax_line_S gives. y holds n m elements and, for a logarithm, those of a piece behind them:
    each row is worked on while it is near. */
-#define GN__DEFINE_SOFTMAX_COLUMNS(S, D, attribute, T, PIECE, ONES)                               \
-    attribute static void gn__columns_less_##S(T *y, const T *less, int64_t rows, int64_t m) {    \
-        for (; rows > 0; rows--, y += m)                                                          \
-            for (int64_t i = 0; i < m; i++) y[i] -= less[i];                                      \
-    }                                                                                             \
-    attribute static void gn__columns_tops_##S(const gn__columns *c, T *y, T *top) {              \
-        T nan[GN__CHUNK];                                                                         \
-        for (int64_t i = 0; i < c->m; i++) nan[i] = 0, top[i] = -(T)INFINITY;                     \
-        for (int64_t r = 0; r < c->n; r++, y += c->m) {                                           \
-            gn__fetch_lines(c->in + GN__MIN(r + GN__ROWS_AHEAD, c->n - 1) * c->is,                \
-                            c->m * (int64_t)gn__bytes_of(c->dtype));                              \
-            gn__columns_load_##D(c, y, r);                                                        \
-            for (int64_t i = 0; i < c->m; i++) {                                                  \
-                nan[i] = y[i] != y[i] ? (T)1 : nan[i];                                            \
-                top[i] = y[i] > top[i] ? y[i] : top[i];                                           \
-            }                                                                                     \
-        }                                                                                         \
-        for (int64_t i = 0; i < c->m; i++) top[i] = nan[i] != 0 ? (T)NAN : top[i];                \
-    }                                                                                             \
-    attribute static void gn__columns_end_##S(const gn__columns *c, T *y, const T *part) {        \
-        for (int64_t r = 0; r < c->n; r++, y += c->m) {                                           \
-            gn__fetch_lines(c->out + GN__MIN(r + GN__ROWS_AHEAD, c->n - 1) * c->os,               \
-                            c->m * (int64_t)gn__bytes_of(c->dtype));                              \
-            for (int64_t i = 0; i < c->m && c->log_of; i++) y[i] -= part[i];                      \
-            for (int64_t i = 0; i < c->m && !c->log_of; i++) y[i] *= part[i];                     \
-            gn__columns_store_##D(c, y, r);                                                       \
-        }                                                                                         \
-    }                                                                                             \
-    static void gn__softmax_columns_##S(const gn__columns *c, T *y) {                             \
-        const gn__kernels *k = gn__kernels_of(c->pool);                                           \
-        int64_t n = c->n, m = c->m;                                                               \
-        T part[GN__CHUNK], top[GN__CHUNK];                                                        \
-        double sums[GN__SOFTMAX_LEVELS * GN__CHUNK], wide[GN__CHUNK];                             \
-        uint64_t pieces = 0;                                                                      \
-        gn__columns_tops_##S(c, y, top);                                                          \
-        for (int64_t r = 0; r < n; r += PIECE, pieces++) {                                        \
-            int64_t rows = GN__MIN(n - r, (int64_t)PIECE);                                        \
-            T *e = c->log_of ? y + n * m : y + r * m;                                             \
-            gn__down from = { (const char *)e, sizeof(T) == 4 ? GN_F32 : GN_F64, m, 1, NULL, 0 }; \
-            gn__columns_less_##S(y + r * m, top, rows, m);                                        \
-            gn__exp_##D(c->pool, e, y + r * m, rows * m);                                         \
-            memset(part, 0, (size_t)m * sizeof *part);                                            \
-            gn__down_##D(k, part, ONES, &from, rows, m);                                          \
-            for (int64_t i = 0; i < m; i++) wide[i] = (double)part[i];                            \
-            gn__trees_add(sums, m, pieces, wide);                                                 \
-        }                                                                                         \
-        gn__trees_sum(sums, m, pieces);                                                           \
-        for (int64_t i = 0; i < m; i++) part[i] = c->log_of ? (T)log(sums[i]) : (T)(1 / sums[i]); \
-        gn__columns_end_##S(c, y, part);                                                          \
+#define GN__DEFINE_SOFTMAX_COLUMNS(S, D, attribute, T, PIECE, ONES)                                              \
+    attribute static void gn__columns_less_##S(T *y, const T *less, int64_t rows, int64_t m) {                   \
+        for (; rows > 0; rows--, y += m) GN__ONE_BY_ONE for (int64_t i = 0; i < m; i++) y[i] -= less[i];         \
+    }                                                                                                            \
+    attribute static void gn__columns_tops_##S(const gn__columns *c, T *y, T *top) {                             \
+        T nan[GN__CHUNK];                                                                                        \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < c->m; i++) nan[i] = 0, top[i] = -(T)INFINITY;                     \
+        for (int64_t r = 0; r < c->n; r++, y += c->m) {                                                          \
+            gn__fetch_lines(c->in + GN__MIN(r + GN__ROWS_AHEAD, c->n - 1) * c->is,                               \
+                            c->m * (int64_t)gn__bytes_of(c->dtype));                                             \
+            gn__columns_load_##D(c, y, r);                                                                       \
+            GN__ONE_BY_ONE for (int64_t i = 0; i < c->m; i++) {                                                  \
+                nan[i] = y[i] != y[i] ? (T)1 : nan[i];                                                           \
+                top[i] = y[i] > top[i] ? y[i] : top[i];                                                          \
+            }                                                                                                    \
+        }                                                                                                        \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < c->m; i++) top[i] = nan[i] != 0 ? (T)NAN : top[i];                \
+    }                                                                                                            \
+    attribute static void gn__columns_end_##S(const gn__columns *c, T *y, const T *part) {                       \
+        for (int64_t r = 0; r < c->n; r++, y += c->m) {                                                          \
+            gn__fetch_lines(c->out + GN__MIN(r + GN__ROWS_AHEAD, c->n - 1) * c->os,                              \
+                            c->m * (int64_t)gn__bytes_of(c->dtype));                                             \
+            GN__ONE_BY_ONE for (int64_t i = 0; i < c->m && c->log_of; i++) y[i] -= part[i];                      \
+            GN__ONE_BY_ONE for (int64_t i = 0; i < c->m && !c->log_of; i++) y[i] *= part[i];                     \
+            gn__columns_store_##D(c, y, r);                                                                      \
+        }                                                                                                        \
+    }                                                                                                            \
+    static void gn__softmax_columns_##S(const gn__columns *c, T *y) {                                            \
+        const gn__kernels *k = gn__kernels_of(c->pool);                                                          \
+        int64_t n = c->n, m = c->m;                                                                              \
+        T part[GN__CHUNK], top[GN__CHUNK];                                                                       \
+        double sums[GN__SOFTMAX_LEVELS * GN__CHUNK], wide[GN__CHUNK];                                            \
+        uint64_t pieces = 0;                                                                                     \
+        gn__columns_tops_##S(c, y, top);                                                                         \
+        for (int64_t r = 0; r < n; r += PIECE, pieces++) {                                                       \
+            int64_t rows = GN__MIN(n - r, (int64_t)PIECE);                                                       \
+            T *e = c->log_of ? y + n * m : y + r * m;                                                            \
+            gn__down from = { (const char *)e, sizeof(T) == 4 ? GN_F32 : GN_F64, m, 1, NULL, 0 };                \
+            gn__columns_less_##S(y + r * m, top, rows, m);                                                       \
+            gn__exp_##D(c->pool, e, y + r * m, rows * m);                                                        \
+            memset(part, 0, (size_t)m * sizeof *part);                                                           \
+            gn__down_##D(k, part, ONES, &from, rows, m);                                                         \
+            GN__ONE_BY_ONE for (int64_t i = 0; i < m; i++) wide[i] = (double)part[i];                            \
+            gn__trees_add(sums, m, pieces, wide);                                                                \
+        }                                                                                                        \
+        gn__trees_sum(sums, m, pieces);                                                                          \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < m; i++) part[i] = c->log_of ? (T)log(sums[i]) : (T)(1 / sums[i]); \
+        gn__columns_end_##S(c, y, part);                                                                         \
     }
 enum { GN__SOFTMAX_LEVELS = 7 }; /* of GN__SOFTMAX_ROOM / GN__LINES / GN__PIECE64 pieces */
 GN__DEFINE_SOFTMAX_COLUMNS(f32, f32, , float, GN__PIECE, gn__ones)
@@ -14393,16 +14393,12 @@ static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *res
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
 #endif
-#define GN__DEFINE_GEMM_JOIN(S, attribute)                                                                         \
-    attribute static void gn__gemm_join_##S(double *totals, const float *two, float *sums, int64_t n, bool last) { \
-        if (two && last)                                                                                           \
-            for (int64_t i = 0; i < n; i++) sums[i] = two[i] + sums[i];                                            \
-        else if (two)                                                                                              \
-            for (int64_t i = 0; i < n; i++) totals[i] = (double)two[i] + (double)sums[i];                          \
-        else if (last)                                                                                             \
-            for (int64_t i = 0; i < n; i++) sums[i] = (float)(totals[i] + (double)sums[i]);                        \
-        else                                                                                                       \
-            for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];                                          \
+#define GN__DEFINE_GEMM_JOIN(S, attribute)                                                                            \
+    attribute static void gn__gemm_join_##S(double *totals, const float *two, float *sums, int64_t n, bool last) {    \
+        if (two && last) GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) sums[i] = two[i] + sums[i];                   \
+        else if (two) GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) totals[i] = (double)two[i] + (double)sums[i];    \
+        else if (last) GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) sums[i] = (float)(totals[i] + (double)sums[i]); \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];                             \
     }
 GN__DEFINE_GEMM_JOIN(base, GN__NOINLINE)
 #if GN__X86
@@ -14418,16 +14414,16 @@ static inline double gn__lost_by_adding(double a, double b, double sum) {
 /* What additions have lost is NaN where a sum is infinite. */
 GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, const double *two, double *sums, int64_t n,
                                          bool last) {
-    for (int64_t i = 0; i < n && two; i++) {
+    GN__ONE_BY_ONE for (int64_t i = 0; i < n && two; i++) {
         totals[i] = two[i] + sums[i];
         lost[i] = gn__lost_by_adding(two[i], sums[i], totals[i]);
     }
-    for (int64_t i = 0; i < n && !two; i++) {
+    GN__ONE_BY_ONE for (int64_t i = 0; i < n && !two; i++) {
         double sum = totals[i] + sums[i];
         lost[i] += gn__lost_by_adding(totals[i], sums[i], sum);
         totals[i] = sum;
     }
-    for (int64_t i = 0; i < n && last; i++) sums[i] = totals[i] + (lost[i] == lost[i] ? lost[i] : 0);
+    GN__ONE_BY_ONE for (int64_t i = 0; i < n && last; i++) sums[i] = totals[i] + (lost[i] == lost[i] ? lost[i] : 0);
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
