@@ -14087,9 +14087,8 @@ static const char warpgroup_attention_text[] =
     "P::QB ? b : 0, bars);\n"
     "  for (int step = 0; step < f.steps; step++) {\n"
     "    const u32 at = done + step, s = at % P::STAGES, to = base + TILE + s * (2 * TILE), bar = bars + s * 8, kf = "
-    "bar + "
-    "S::K_FULL, vf = bar + S::V_FULL, ke = bar + S::K_EMPTY, ve = bar + S::V_EMPTY, parity = (at / P::STAGES & 1) ^ "
-    "1;\n"
+    "bar + S::K_FULL, vf = bar + S::V_FULL, ke = bar + S::K_EMPTY, ve = bar + S::V_EMPTY, parity = (at / P::STAGES & "
+    "1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
     "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, (begin + step) * 128, P::KH ? "
@@ -14221,8 +14220,7 @@ static const char warpgroup_attention_text[] =
     "*length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 barriers[2 + 4 * P::STAGES];               // Q; K, V filled, each of all stages; "
-    "K, "
-    "V empty; Q empty\n"
+    "K, V empty; Q empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
     "  i64 n = P::S;\n"
     "  if (threadIdx.x == 0) {\n"
@@ -14284,9 +14282,8 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_attention_type(&e->types, f, "@_x");
     put(&e->types,
         "struct @_q : @_p { enum { SEVERAL = %d, TURN = %d, SPLIT = %d, STAGES = %d }; static const i64 HEADS = "
-        "%lldll; static M void "
-        "score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { "
-        "@_value(o, a, b); } };\n",
+        "%lldll; static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const "
+        "u32 *a, u64 b) { @_value(o, a, b); } };\n",
         several, several ? (int)((tiles + 1 - processors % tiles) % tiles) : 0, split, stages, (long long)heads);
     for (int i = 0; i < 3; i++) {
         emit_map(e, names[i], f->q.dtype,
