@@ -824,6 +824,18 @@ static void attention_on_tensor_cores_takes_windows_and_sinks(void) {
     compare_attention_with(GN_F16, wide, 4, 9);
 }
 
+/* Keys that two groups of warps share where queries are few, and those that both read where there are more: 72 tiles of
+   64 queries, and 360. */
+static void attention_of_long_prompts_agrees_with_the_cpu(void) {
+    static const int64_t shapes[][3] = { { 520, 520, 64 }, { 70, 1100, 64 }, { 200, 700, 128 } };
+    for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
+        const int64_t *s = shapes[k / 4];
+        job j = { k & 1 ? GN_BF16 : GN_F16, s[0], s[1], s[2], k & 2 ? 20 : 4, k & 1 ? 3 : 2 };
+        compare_attention(&j);
+        if (s[0] + 5 <= s[1]) compare_attention_with(j.d, s, (int)j.e, k & 1 ? 9 : 15);
+    }
+}
+
 /* So many heads of few queries that a block computes several of their tiles. */
 static void attention_of_many_short_heads_agrees_with_the_cpu(void) {
     static const int64_t shapes[][3] = { { 128, 128, 64 }, { 70, 300, 128 }, { 200, 190, 64 }, { 300, 300, 64 } };
@@ -1089,20 +1101,20 @@ static void attention_written_out_of_many_shapes_agrees_with_the_cpu(void) {
    the length, and of a key that only later queries see. */
 static gn_tensor build_hidden(gn_ctx *g, const job *j, void **data) {
     gn_attention_desc desc = { .causal = true, .length = gn_scalar(g, GN_I32, (double)(j->b - 40)) };
-    return gn_attention(gn_data(g, j->d, GN_SHAPE(1, 2, j->a, j->c), data[0]),
-                        gn_data(g, j->d, GN_SHAPE(1, 2, j->b, j->c), data[1]),
-                        gn_data(g, j->d, GN_SHAPE(1, 2, j->b, j->c), data[2]), &desc);
+    return gn_attention(gn_data(g, j->d, GN_SHAPE(1, j->e, j->a, j->c), data[0]),
+                        gn_data(g, j->d, GN_SHAPE(1, j->e, j->b, j->c), data[1]),
+                        gn_data(g, j->d, GN_SHAPE(1, j->e, j->b, j->c), data[2]), &desc);
 }
 
 static void values_of_hidden_keys_add_nothing(void) {
-    static const int64_t heads[] = { 32, 64, 128 };
-    for (int k = 0; k < TEST_COUNT(heads) * 2; k++) {
-        job j = { k & 1 ? GN_F16 : GN_BF16, 150, 300, heads[k / 2], 0, 0 };
-        void *data[3] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 1),
-                          random_bytes(j.d, 2 * j.b * j.c, 1) };
-        size_t n = (size_t)(2 * j.a * j.c);
+    static const int64_t sizes[][2] = { { 32, 2 }, { 64, 2 }, { 128, 2 }, { 64, 60 } };
+    for (int k = 0; k < TEST_COUNT(sizes) * 2; k++) {
+        job j = { k & 1 ? GN_F16 : GN_BF16, 150, 300, sizes[k / 2][0], sizes[k / 2][1], 0 };
+        void *data[3] = { random_bytes(j.d, j.e * j.a * j.c, 1), random_bytes(j.d, j.e * j.b * j.c, 1),
+                          random_bytes(j.d, j.e * j.b * j.c, 1) };
+        size_t n = (size_t)(j.e * j.a * j.c);
         uint16_t *v = data[2], infinite = k & 1 ? 0x7c00 : 0x7f80, *out = calloc(n, 2);
-        for (int64_t i = 0; i < 2 * j.b * j.c; i++) {
+        for (int64_t i = 0; i < j.e * j.b * j.c; i++) {
             int64_t key = i / j.c % j.b;
             v[i] = (uint16_t)(key >= j.b - 40 ? infinite + i % 2 : key == 200 ? infinite : v[i]);
         }
@@ -3809,6 +3821,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(attention_is_stored_as_it_is_copied),
     TEST_ENTRY(windows_caps_slopes_and_sinks_agree_with_the_cpu),
     TEST_ENTRY(one_query_of_heads_that_share_keys_agrees_with_the_cpu),
+    TEST_ENTRY(attention_of_long_prompts_agrees_with_the_cpu),
     TEST_ENTRY(attention_of_many_short_heads_agrees_with_the_cpu),
     TEST_ENTRY(attention_on_tensor_cores_takes_windows_and_sinks),
     TEST_ENTRY(attention_written_out_agrees_with_the_cpu),
