@@ -257,6 +257,18 @@ TEST(elements_are_repeated_and_reversed_in_rows_of_any_length) {
     }
 }
 
+/* From some of 2 KiB, which are copied in pieces, to more than 16. */
+TEST(long_rows_are_repeated_whole) {
+    static const gn_dtype sizes[] = { GN_U8, GN_I16, GN_F32, GN_F64 };
+    for (int i = 0, n = rounds_of(60); i < n; i++, round_ends()) {
+        g = contexts[i & 1];
+        gn_dtype d = sizes[i / 2 % 4];
+        int64_t each = (int64_t)gn_dtype_bytes(d), dims[2] = { 1, test_random_int(i % 3 ? 2000 : 1, 18000) / each + 1 };
+        model m = fresh(d, 2, dims), y = spread(&m, 0, test_random_int(2, 20));
+        agrees("a row repeated", y.t, &y);
+    }
+}
+
 TEST(concatenations_and_put_slices_have_their_elements) {
     for (int i = 0, n = rounds_of(300); i < n; i++, round_ends()) {
         g = contexts[i & 1];
@@ -505,6 +517,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(views_that_are_copied_have_their_elements),
         TEST_ENTRY(matrices_that_are_turned_have_their_elements),
         TEST_ENTRY(elements_are_repeated_and_reversed_in_rows_of_any_length),
+        TEST_ENTRY(long_rows_are_repeated_whole),
         TEST_ENTRY(concatenations_and_put_slices_have_their_elements),
         TEST_ENTRY(constants_have_their_value_everywhere),
         TEST_ENTRY(gathers_and_scatters_follow_their_indices_in_order),
