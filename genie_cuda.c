@@ -13976,11 +13976,10 @@ static const char warpgroup_attention_text[] =
     "// Attention: ROWS queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for "
     "flash_attention, score(s, q, k), value(o, p, v)\n"
     "// Two groups of warps have 64 queries each and read the same keys, or (SPLIT) share the keys of 64 queries by "
-    "turns; STAGES of keys and values.\n"
+    "turns; two stages of keys and values.\n"
     "template <class P> struct flash_shape {\n"
     "  enum { ROWS = P::SPLIT ? 64 : 128, EACH = P::SPLIT ? 2 : 1, THREADS = 256 / EACH, TILE = P::DK * 256, "
-    "K_FULL = 8, V_FULL = K_FULL + 8 * P::STAGES, K_EMPTY = V_FULL + 8 * P::STAGES, V_EMPTY = K_EMPTY + 8 * "
-    "P::STAGES, Q_EMPTY = V_EMPTY + 8 * P::STAGES };\n"
+    "K_FULL = 8, V_FULL = 24, K_EMPTY = 40, V_EMPTY = 56, Q_EMPTY = 72 };\n"
     "  // those that read the same keys: all, or a group\n"
     "  static M int id() { return P::SPLIT ? 4 + (threadIdx.x >> 7) : 1; }\n"
     "  static M int thread() { return threadIdx.x & (THREADS - 1); }\n"
@@ -14086,9 +14085,9 @@ static const char warpgroup_attention_text[] =
     "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, "
     "P::QB ? b : 0, bars);\n"
     "  for (int step = 0; step < f.steps; step++) {\n"
-    "    const u32 at = done + step, s = at % P::STAGES, to = base + TILE + s * (2 * TILE), bar = bars + s * 8, kf = "
-    "bar + S::K_FULL, vf = bar + S::V_FULL, ke = bar + S::K_EMPTY, ve = bar + S::V_EMPTY, parity = (at / P::STAGES & "
-    "1) ^ 1;\n"
+    "    const u32 at = done + step, s = at & 1, to = base + TILE + s * (2 * TILE), bar = bars + s * 8, kf = "
+    "bar + S::K_FULL, vf = bar + S::V_FULL, ke = bar + S::K_EMPTY, ve = bar + S::V_EMPTY, parity = (at >> 1 & 1) ^ "
+    "1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
     "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, (begin + step) * 128, P::KH ? "
@@ -14161,8 +14160,8 @@ static const char warpgroup_attention_text[] =
     "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
     "  bar_wait(bars, round & 1);\n"
     "  if (steps > 0) {\n"
-    "    const u32 past = done + from, now = past % P::STAGES;\n"
-    "    bar_wait(bars + S::K_FULL + now * 8, past / P::STAGES & 1);\n"
+    "    const u32 past = done + from, now = past & 1;\n"
+    "    bar_wait(bars + S::K_FULL + now * 8, past >> 1 & 1);\n"
     "    flash_scores<P>(s, q, base + TILE + now * (2 * TILE));\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<64>(s);\n"
@@ -14178,12 +14177,12 @@ static const char warpgroup_attention_text[] =
     "  for (int i = 0; i + 1 < steps; i++) {                                  // the next scores and these values are "
     "computed while weights are made of the scores\n"
     "    const int step = i * S::EACH + from, after = step + S::EACH;\n"
-    "    const u32 past = done + step, now = past % P::STAGES, next = (past + S::EACH) % P::STAGES, sv = base + TILE + "
+    "    const u32 past = done + step, now = past & 1, next = past + S::EACH & 1, sv = base + TILE + "
     "now * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + S::V_FULL + now * 8, past / P::STAGES & 1);\n"
+    "    bar_wait(bars + S::V_FULL + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, bound, o);\n"
-    "    bar_wait(bars + S::K_FULL + next * 8, (past + S::EACH) / P::STAGES & 1);\n"
+    "    bar_wait(bars + S::K_FULL + next * 8, past + S::EACH >> 1 & 1);\n"
     "    if (!P::SPLIT) group_turn(2 + wg);                                   // one group's products run while the "
     "other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
@@ -14204,8 +14203,8 @@ static const char warpgroup_attention_text[] =
     "  }\n"
     "  if (steps > 0) {\n"
     "    const int step = (steps - 1) * S::EACH + from;\n"
-    "    const u32 past = done + step, now = past % P::STAGES, sv = base + TILE + now * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + S::V_FULL + now * 8, past / P::STAGES & 1);\n"
+    "    const u32 past = done + step, now = past & 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + S::V_FULL + now * 8, past >> 1 & 1);\n"
     "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
     "128, bound, o);\n"
     "    flash_values<P>(o, p, sv);\n"
@@ -14219,13 +14218,12 @@ static const char warpgroup_attention_text[] =
     "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L "
     "*length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
-    "  __shared__ __align__(8) u64 barriers[2 + 4 * P::STAGES];               // Q; K, V filled, each of all stages; "
+    "  __shared__ __align__(8) u64 barriers[10];                              // Q; K, V filled, each of two stages; "
     "K, V empty; Q empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
     "  i64 n = P::S;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < 2 + 4 * P::STAGES; i++) bar_init(bars + 8 * i, i < 1 + 2 * P::STAGES ? 1 : 8 / "
-    "flash_shape<P>::EACH);\n"
+    "    for (int i = 0; i < 10; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 8 / flash_shape<P>::EACH);\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
@@ -14272,7 +14270,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     const gn_view *views[3] = { &f->q, &f->k, &f->v };
     const int64_t tiles = blocks_for(f->dims[2], 128), heads = f->dims[0] * f->dims[1], processors = emit_processors(e);
     const bool several = loops_over_tiles(e, f, tiles), split = !several && shares_keys(e, f);
-    const int d = (int)f->q.dims[3], height = split ? 64 : 128, stages = split && d == 64 ? 4 : 2;
+    const int d = (int)f->q.dims[3], height = split ? 64 : 128;
     char name[96];
     text label = { 0 };
     emit_early(e);
@@ -14281,10 +14279,10 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, "@_x");
     put(&e->types,
-        "struct @_q : @_p { enum { SEVERAL = %d, TURN = %d, SPLIT = %d, STAGES = %d }; static const i64 HEADS = "
-        "%lldll; static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const "
-        "u32 *a, u64 b) { @_value(o, a, b); } };\n",
-        several, several ? (int)((tiles + 1 - processors % tiles) % tiles) : 0, split, stages, (long long)heads);
+        "struct @_q : @_p { enum { SEVERAL = %d, TURN = %d, SPLIT = %d }; static const i64 HEADS = %lldll; static M "
+        "void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { "
+        "@_value(o, a, b); } };\n",
+        several, several ? (int)((tiles + 1 - processors % tiles) % tiles) : 0, split, (long long)heads);
     for (int i = 0; i < 3; i++) {
         emit_map(e, names[i], f->q.dtype,
                  &(panels){ .moved = f->moved[i],
@@ -14311,7 +14309,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     e->failed = e->failed || label.failed;
     text_free(&label);
     emit_launch_shared(e, name, (uint64_t)(several ? processors : blocks_for(f->dims[2], height)),
-                       (uint64_t)(several ? 1 : heads), 384, (uint32_t)((1 + 2 * stages) * 256 * d + 1024));
+                       (uint64_t)(several ? 1 : heads), 384, (uint32_t)(5 * 256 * d + 1024));
 }
 
 /* `node`: whose memory takes the result. */

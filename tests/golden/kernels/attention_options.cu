@@ -24,7 +24,7 @@ struct wgmma_attention_bf16_64_window_cap_slopes_sinks_p { typedef bf16 T; typed
   static M i64 row(i64 y, i64 t) { return (y * TQ + t) * E; }
   static M C scale() { return (C)gn_f64(0x3fc0000000000000ull); }
 };
-struct wgmma_attention_bf16_64_window_cap_slopes_sinks_q : wgmma_attention_bf16_64_window_cap_slopes_sinks_p { enum { SEVERAL = 0, TURN = 0, SPLIT = 0, STAGES = 2 }; static const i64 HEADS = 4ll; static M void score(float *s, u64 a, u64 b) { wgmma_attention_bf16_64_window_cap_slopes_sinks_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { wgmma_attention_bf16_64_window_cap_slopes_sinks_value(o, a, b); } };
+struct wgmma_attention_bf16_64_window_cap_slopes_sinks_q : wgmma_attention_bf16_64_window_cap_slopes_sinks_p { enum { SEVERAL = 0, TURN = 0, SPLIT = 0 }; static const i64 HEADS = 4ll; static M void score(float *s, u64 a, u64 b) { wgmma_attention_bf16_64_window_cap_slopes_sinks_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { wgmma_attention_bf16_64_window_cap_slopes_sinks_value(o, a, b); } };
 extern "C" __global__ void __launch_bounds__(384, 1) wgmma_attention_bf16_64_window_cap_slopes_sinks(const float *slopes, const bf16 *sinks, const __grid_constant__ tmap q, const __grid_constant__ tmap k, const __grid_constant__ tmap v, const int *length, bf16 *o, u32 *err, u32 node) {
   const wgmma_attention_bf16_64_window_cap_slopes_sinks_x x = { slopes, 0, 0, length, sinks, 0 };
   wgmma_attention<wgmma_attention_bf16_64_window_cap_slopes_sinks_q>(&q, &k, &v, length, x, o, err, node);

@@ -28,7 +28,7 @@ struct wgmma_attention_bf16_64_written_mul_add_p { typedef bf16 T; typedef float
   static M i64 row(i64 y, i64 t) { return (y * TQ + t) * E; }
   static M C scale() { return (C)gn_f64(0x3ff0000000000000ull); }
 };
-struct wgmma_attention_bf16_64_written_mul_add_q : wgmma_attention_bf16_64_written_mul_add_p { enum { SEVERAL = 0, TURN = 0, SPLIT = 0, STAGES = 2 }; static const i64 HEADS = 8ll; static M void score(float *s, u64 a, u64 b) { wgmma_attention_bf16_64_written_mul_add_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { wgmma_attention_bf16_64_written_mul_add_value(o, a, b); } };
+struct wgmma_attention_bf16_64_written_mul_add_q : wgmma_attention_bf16_64_written_mul_add_p { enum { SEVERAL = 0, TURN = 0, SPLIT = 0 }; static const i64 HEADS = 8ll; static M void score(float *s, u64 a, u64 b) { wgmma_attention_bf16_64_written_mul_add_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { wgmma_attention_bf16_64_written_mul_add_value(o, a, b); } };
 extern "C" __global__ void __launch_bounds__(384, 1) wgmma_attention_bf16_64_written_mul_add(const bf16 *a2, const __grid_constant__ tmap q, const __grid_constant__ tmap k, const __grid_constant__ tmap v, bf16 *o, u32 *err, u32 node) {
   const wgmma_attention_bf16_64_written_mul_add_x x = { a2 };
   wgmma_attention<wgmma_attention_bf16_64_written_mul_add_q>(&q, &k, &v, (const wgmma_attention_bf16_64_written_mul_add_p::L *)0, x, o, err, node);
