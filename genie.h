@@ -10551,38 +10551,50 @@ typedef struct gn__kernels {
 #define GN__MADD_VNNI(sum, a, w) __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(a))
 #define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES) \
     GN__DEFINE_MICRO_OF(name, attribute, T, W, MR, NV, NV, RUN, TIMES)
+#define GN__MICRO_ZERO(sums, MR, NV) \
+    GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++)(sums)[i][v] = (vec){ 0 }; }
+#define GN__MICRO_JOIN(MR, NV) \
+    GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v]; }
+/* run += a column of A, elements `apart`, times a row of packed B */
+#define GN__MICRO_TERM(MR, NV, W, column, apart, row, TIMES)                                       \
+    {                                                                                              \
+        vec w[NV];                                                                                 \
+        GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)((row) + v * W);              \
+        GN__UNROLL for (int i = 0; i < MR; i++) {                                                  \
+            GN__UNROLL for (int v = 0; v < NV; v++) TIMES(run[i][v], (column)[i * (apart)], w[v]); \
+        }                                                                                          \
+    }
 /* WIDE: vectors of a row of packed B */
-#define GN__DEFINE_MICRO_OF(name, attribute, T, W, MR, NV, WIDE, RUN, TIMES)                                        \
-    attribute static void gn__micro_##name(const void *pa, int64_t am, int64_t ak, const void *pb, void *pc,        \
-                                           int64_t ldc, int64_t k, bool add) {                                      \
-        GN__CONTRACT                                                                                                \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                   \
-        const T *a = (const T *)pa, *b = (const T *)pb;                                                             \
-        T *c = (T *)pc;                                                                                             \
-        vec acc[MR][NV], run[MR][NV];                                                                               \
-        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; } \
-        for (int64_t l; k > 0; k -= l) {                                                                            \
-            GN__UNROLL for (int i = 0; i < MR; i++) {                                                               \
-                GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 };                                     \
-            }                                                                                                       \
-            for (l = 0; l < RUN && l < k; l++, a += ak, b += W * WIDE) {                                            \
-                vec w[NV];                                                                                          \
-                GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                           \
-                GN__UNROLL for (int i = 0; i < MR; i++) {                                                           \
-                    GN__UNROLL for (int v = 0; v < NV; v++) TIMES(run[i][v], a[i * am], w[v]);                      \
-                }                                                                                                   \
-            }                                                                                                       \
-            GN__UNROLL for (int i = 0; i < MR; i++) {                                                               \
-                GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v];                                     \
-            }                                                                                                       \
-        }                                                                                                           \
-        GN__UNROLL for (int i = 0; i < MR; i++) {                                                                   \
-            GN__UNROLL for (int v = 0; v < NV; v++) {                                                               \
-                vec *to = (vec *)(c + i * ldc + v * W);                                                             \
-                if (add) acc[i][v] += *to;                                                                          \
-                *to = acc[i][v];                                                                                    \
-            }                                                                                                       \
-        }                                                                                                           \
+#define GN__DEFINE_MICRO_OF(name, attribute, T, W, MR, NV, WIDE, RUN, TIMES)                                      \
+    attribute static void gn__micro_##name(const void *pa, int64_t am, int64_t ak, const void *pb, void *pc,      \
+                                           int64_t ldc, int64_t k, bool add) {                                    \
+        GN__CONTRACT                                                                                              \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                 \
+        const T *a = (const T *)pa, *b = (const T *)pb;                                                           \
+        T *c = (T *)pc;                                                                                           \
+        vec acc[MR][NV], run[MR][NV];                                                                             \
+        GN__MICRO_ZERO(acc, MR, NV)                                                                               \
+        if (am == 1 && ak == MR) /* a packed panel: offsets are constants */                                      \
+            for (; k >= RUN; k -= RUN) {                                                                          \
+                GN__MICRO_ZERO(run, MR, NV)                                                                       \
+                for (int64_t l = 0; l < RUN; l += 2, a += 2 * MR, b += 2 * W * WIDE) {                            \
+                    GN__MICRO_TERM(MR, NV, W, a, 1, b, TIMES)                                                     \
+                    GN__MICRO_TERM(MR, NV, W, a + MR, 1, b + W * WIDE, TIMES)                                     \
+                }                                                                                                 \
+                GN__MICRO_JOIN(MR, NV)                                                                            \
+            }                                                                                                     \
+        for (int64_t l; k > 0; k -= l) {                                                                          \
+            GN__MICRO_ZERO(run, MR, NV)                                                                           \
+            for (l = 0; l < RUN && l < k; l++, a += ak, b += W * WIDE) GN__MICRO_TERM(MR, NV, W, a, am, b, TIMES) \
+            GN__MICRO_JOIN(MR, NV)                                                                                \
+        }                                                                                                         \
+        GN__UNROLL for (int i = 0; i < MR; i++) {                                                                 \
+            GN__UNROLL for (int v = 0; v < NV; v++) {                                                             \
+                vec *to = (vec *)(c + i * ldc + v * W);                                                           \
+                if (add) acc[i][v] += *to;                                                                        \
+                *to = acc[i][v];                                                                                  \
+            }                                                                                                     \
+        }                                                                                                         \
     }
 /* Elements of rows as vectors, and one. */
 #define GN__WIDE(p) *(const vec *)(p)
