@@ -17247,6 +17247,10 @@ typedef struct gn__indexed {
         else                                                                                                  \
             for (int64_t j = 0; j < n; j++) to[j] = (T)(to[j] + from[j]);                                     \
     }
+/* indices checked at a time; elements between looks at the flag; bytes of a table that no first-level cache holds; of
+   indices that come while those before them are used */
+enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13, GN__PICK_FAR = 1 << 16, GN__PICK_AHEAD = 1 << 12 };
+
 /* Elements at[j] of a row, or every `step` bytes and `along` further each time. */
 #define GN__DEFINE_PICK(B)                                                                                         \
     static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,        \
@@ -17260,6 +17264,19 @@ typedef struct gn__indexed {
             return;                                                                                                \
         }                                                                                                          \
         for (int64_t j = 0; j < n; j++, to += to_step, table += along) memcpy(to, table + at[j] * step, B / 8);    \
+    }                                                                                                              \
+    /* The same of a row, checked as they are read; indices far ahead come meanwhile. False: one is outside. */    \
+    static bool gn__pick_checked_##B(char *to, const char *table, const int64_t *at, int64_t size, int64_t n) {    \
+        for (int64_t j = 0, some; j < n; j += some, to += 8 * (B / 8)) {                                           \
+            gn__fetch_lines((const char *)((uintptr_t)(at + j) + GN__PICK_AHEAD), 1);                              \
+            some = GN__MIN(n - j, 8);                                                                              \
+            GN__UNROLL for (int i = 0; i < 8; i++) {                                                               \
+                if (i == some) break;                                                                              \
+                if ((uint64_t)at[j + i] >= (uint64_t)size) return false;                                           \
+                memcpy(to + i * (B / 8), table + at[j + i] * (B / 8), B / 8);                                      \
+            }                                                                                                      \
+        }                                                                                                          \
+        return true;                                                                                               \
     }                                                                                                              \
     static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along,     \
                                  int64_t src_step, int64_t n) {                                                    \
@@ -17330,9 +17347,6 @@ GN__TARGET_LOADS static void gn__land_add_f16_wide(char *table, const char *src,
 }
 #endif
 
-/* indices checked at a time; elements between looks at the flag; bytes of a table that no first-level cache holds */
-enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13, GN__PICK_FAR = 1 << 16 };
-
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic")
@@ -17383,10 +17397,13 @@ static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, co
     }
 }
 
-/* Where runs of indices end that count upwards; 0 of them where most are short: looking ends as soon as that shows. */
+/* Where runs of indices end that count upwards; 0 of them where most are short: looking ends as soon as that shows, and
+   after a few where hardly any two follow one another. */
 static int gn__runs_of(const int64_t *at, int64_t n, uint16_t *ends) {
-    int runs = 0, most = (int)(n / 8);
+    int runs = 0, most = (int)(n / 8), breaks = 0;
     if (n < 16) return 0;
+    for (int64_t j = 1; j < 9; j++) breaks += at[j] != at[j - 1] + 1;
+    if (breaks > 6) return 0;
     for (int64_t j = 1; j <= n; j++) {
         if (j < n && at[j] == at[j - 1] + 1) continue;
         if (runs == most) return 0;
@@ -17455,7 +17472,10 @@ static bool gn__indexed_next(const gn__indexed *k, int first, int end, int64_t *
 static void gn__indexed_all(gn__indexed *k) {
     int64_t own[GN_MAX_RANK + 2] = { 0 }, shared[GN_MAX_RANK + 2] = { 0 }, buffer[GN__PICKS];
     uint16_t ends[GN__PICKS];
-    int j = k->along;
+    static bool (*const picked[4])(char *, const char *, const int64_t *, int64_t,
+                                   int64_t) = { gn__pick_checked_8, gn__pick_checked_16, gn__pick_checked_32,
+                                                gn__pick_checked_64 };
+    int j = k->along, log2 = gn__log2_bytes(k->element);
     int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
     bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
     bool far = k->size * k->step > GN__PICK_FAR; /* while elements are waited for, indices can come */
@@ -17467,11 +17487,13 @@ static void gn__indexed_all(gn__indexed *k) {
             char *table = k->table + b * k->t[j], *other = k->other + b * k->o[j];
             const int64_t *at = dense ? (const int64_t *)(const void *)from : buffer;
             if (!dense) gn__load_i64(buffer, k->index_dtype, from, k->x[j], n);
-            if (!gn__all_inside(k->pool, at, n, k->size)) {
+            int runs = in_row ? gn__runs_of(at, n, ends) : 0;
+            bool picks = in_row && !runs && k->gathers && k->t[j] == 0 && k->own == j; /* of one row, once */
+            if (picks ? !picked[log2](other, table, at, k->size, n) : !gn__all_inside(k->pool, at, n, k->size)) {
                 gn__atomic_store(k->failed, 1);
                 return;
             }
-            int runs = in_row ? gn__runs_of(at, n, ends) : 0;
+            if (picks) continue;
             if (dense && far && b + n < k->dims[j]) gn__fetch_lines(from + n * bytes, n * bytes); /* the next block's */
             do gn__indexed_block(k, table, other, at, n, ends, runs);
             while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));

@@ -474,6 +474,11 @@ TEST(tables_are_read_by_rows_and_ids_made_one_hot) {
     }
 }
 
+/* Elements of a row of `size` by all indices. */
+static gn_tensor singles(gn_dtype d, int64_t size, gn_tensor index) {
+    return gn_index_select(gn_full(g, d, GN_SHAPE(size), 1), 0, gn_reshape(index, GN_SHAPE(-1)));
+}
+
 /* Each of a few indices outside; the text names the first of them. */
 static void outside(int64_t rows, int64_t columns, int axis) {
     int64_t n = rows * columns, *v = malloc((size_t)n * sizeof *v), first = n;
@@ -495,7 +500,11 @@ static void outside(int64_t rows, int64_t columns, int axis) {
                          gn_scatter_max(a, axis, index, src),
                          gn_embedding(gn_full(g, GN_F32, GN_SHAPE(size, 5), 1), index),
                          gn_embedding(gn_full(g, GN_F32, GN_SHAPE(size, 0), 1), index),
-                         gn_one_hot(index, size, GN_U8) };
+                         gn_one_hot(index, size, GN_U8),
+                         singles(GN_U8, size, index),
+                         singles(GN_I16, size, index),
+                         singles(GN_F32, size, index),
+                         singles(GN_F64, size, index) };
     for (int k = 0; k < TEST_COUNT(made); k++) {
         CHECK_RESULT(gn_realize(&made[k], 1), GN_INDEX_OUT_OF_RANGE);
         if (!strstr(gn_last_error(g)->text, want))
