@@ -10574,7 +10574,7 @@ typedef struct gn__kernels {
         T *c = (T *)pc;                                                                                           \
         vec acc[MR][NV], run[MR][NV];                                                                             \
         GN__MICRO_ZERO(acc, MR, NV)                                                                               \
-        if (am == 1 && ak == MR) /* a packed panel: offsets are constants */                                      \
+        if (W >= 8 && am == 1 && ak == MR) /* a packed panel: offsets are constants */                            \
             for (; k >= RUN; k -= RUN) {                                                                          \
                 GN__MICRO_ZERO(run, MR, NV)                                                                       \
                 for (int64_t l = 0; l < RUN; l += 2, a += 2 * MR, b += 2 * W * WIDE) {                            \
@@ -17251,36 +17251,30 @@ typedef struct gn__indexed {
    indices that come while those before them are used */
 enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13, GN__PICK_FAR = 1 << 16, GN__PICK_AHEAD = 1 << 12 };
 
-/* Elements at[j] of a row, or every `step` bytes and `along` further each time. */
-#define GN__DEFINE_PICK(B)                                                                                         \
-    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,        \
-                             int64_t along, int64_t n) {                                                           \
-        if (step == B / 8 && along == 0 && to_step == B / 8) {                                                     \
-            int64_t j = 0;                                                                                         \
-            for (; j + 4 <= n; j += 4)                                                                             \
-                GN__UNROLL for (int k = 0; k < 4; k++)                                                             \
-                    memcpy(to + (j + k) * (B / 8), table + at[j + k] * (B / 8), B / 8);                            \
-            for (; j < n; j++) memcpy(to + j * (B / 8), table + at[j] * (B / 8), B / 8);                           \
-            return;                                                                                                \
-        }                                                                                                          \
-        for (int64_t j = 0; j < n; j++, to += to_step, table += along) memcpy(to, table + at[j] * step, B / 8);    \
-    }                                                                                                              \
-    /* The same of a row, checked as they are read; indices far ahead come meanwhile. False: one is outside. */    \
-    static bool gn__pick_checked_##B(char *to, const char *table, const int64_t *at, int64_t size, int64_t n) {    \
-        for (int64_t j = 0, some; j < n; j += some, to += 8 * (B / 8)) {                                           \
-            gn__fetch_lines((const char *)((uintptr_t)(at + j) + GN__PICK_AHEAD), 1);                              \
-            some = GN__MIN(n - j, 8);                                                                              \
-            GN__UNROLL for (int i = 0; i < 8; i++) {                                                               \
-                if (i == some) break;                                                                              \
-                if ((uint64_t)at[j + i] >= (uint64_t)size) return false;                                           \
-                memcpy(to + i * (B / 8), table + at[j + i] * (B / 8), B / 8);                                      \
-            }                                                                                                      \
-        }                                                                                                          \
-        return true;                                                                                               \
-    }                                                                                                              \
-    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along,     \
-                                 int64_t src_step, int64_t n) {                                                    \
-        for (int64_t j = 0; j < n; j++, table += along, src += src_step) memcpy(table + at[j] * step, src, B / 8); \
+/* pick: elements at[j] of a row, or every `step` bytes and `along` further each time */
+#define GN__DEFINE_PICK(B)                                                                                          \
+    /* Elements at[j] of a row, checked as they are read, while indices far ahead come. False: one is outside. */   \
+    static bool gn__pick_row_##B(char *to, const char *table, const int64_t *at, int64_t size, int64_t n) {         \
+        for (int64_t j = 0, some; j < n; j += some, to += 8 * (B / 8)) {                                            \
+            gn__fetch_lines((const char *)((uintptr_t)(at + j) + GN__PICK_AHEAD), 1);                               \
+            some = GN__MIN(n - j, 8);                                                                               \
+            GN__UNROLL for (int i = 0; i < 8; i++) {                                                                \
+                if (i == some) break;                                                                               \
+                if ((uint64_t)at[j + i] >= (uint64_t)size) return false;                                            \
+                memcpy(to + i * (B / 8), table + at[j + i] * (B / 8), B / 8);                                       \
+            }                                                                                                       \
+        }                                                                                                           \
+        return true;                                                                                                \
+    }                                                                                                               \
+    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,         \
+                             int64_t along, int64_t n) {                                                            \
+        if (step == B / 8 && along == 0 && to_step == B / 8) (void)gn__pick_row_##B(to, table, at, INT64_MAX, n);   \
+        else                                                                                                        \
+            for (int64_t j = 0; j < n; j++, to += to_step, table += along) memcpy(to, table + at[j] * step, B / 8); \
+    }                                                                                                               \
+    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along,      \
+                                 int64_t src_step, int64_t n) {                                                     \
+        for (int64_t j = 0; j < n; j++, table += along, src += src_step) memcpy(table + at[j] * step, src, B / 8);  \
     }
 GN__DEFINE_PICK(8)
 GN__DEFINE_PICK(16)
@@ -17473,8 +17467,7 @@ static void gn__indexed_all(gn__indexed *k) {
     int64_t own[GN_MAX_RANK + 2] = { 0 }, shared[GN_MAX_RANK + 2] = { 0 }, buffer[GN__PICKS];
     uint16_t ends[GN__PICKS];
     static bool (*const picked[4])(char *, const char *, const int64_t *, int64_t,
-                                   int64_t) = { gn__pick_checked_8, gn__pick_checked_16, gn__pick_checked_32,
-                                                gn__pick_checked_64 };
+                                   int64_t) = { gn__pick_row_8, gn__pick_row_16, gn__pick_row_32, gn__pick_row_64 };
     int j = k->along, log2 = gn__log2_bytes(k->element);
     int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
     bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
