@@ -14997,6 +14997,18 @@ static void gn__gemv_join(double *total, double *lost, const double *s, int64_t 
     }
 }
 
+/* The same of n sums that one total is of. */
+static void gn__gemv_join_all(double *total, double *lost, const double *s, int64_t n) {
+    double sum = *total, off = *lost;
+    GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {
+        double t = sum + s[i], back = t - sum;
+        off += (sum - (t - back)) + (s[i] - back);
+        sum = t;
+    }
+    *total = sum;
+    *lost = off;
+}
+
 static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
     for (int64_t i = 0; i < n; i++) total[i] += (double)s[i];
 }
@@ -15030,16 +15042,11 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t
         else narrow(t + r, (const float *)(const void *)x, ldx, b, ldb, m, k);
     }
     for (int64_t r = 0, end; r < rows; r = end, at = 0, total++, lost++) {
-        double sum = *total, off = *lost;
         end = GN__MIN(r + each - at, rows);
-        GN__ONE_BY_ONE for (int64_t l = r; l < end && j->wide; l++) { /* as gn__gemv_join */
-            double v = sum + s[l], back = v - sum;
-            off += (sum - (v - back)) + (s[l] - back);
-            sum = v;
-        }
+        if (j->wide) gn__gemv_join_all(total, lost, s + r, end - r);
+        double sum = *total;
         GN__ONE_BY_ONE for (int64_t l = r; l < end && !j->wide; l++) sum += (double)t[l];
         *total = sum;
-        *lost = off;
     }
 }
 
@@ -15104,8 +15111,7 @@ static void gn__gemv_add_up(const gn__gemv *j) {
                     n = GN__MIN(j->pieces - p, (int64_t)GN__GEMV_PIECES);
             const double *part = j->parts + to * j->pieces + p;
             double *total = j->totals + to, *lost = j->totals + j->few * j->n + to, sum = *total;
-            if (j->wide)
-                for (int64_t i = 0; i < n; i++) gn__gemv_join(total, lost, part + i, 1);
+            if (j->wide) gn__gemv_join_all(total, lost, part, n);
             else {
                 for (int64_t i = 0; i < n; i++) sum += part[i];
                 *total = sum;
