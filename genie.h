@@ -15023,24 +15023,32 @@ static void gn__gemv_round(float *y, const double *total, float bias, int64_t n)
 /* pieces side by side, and terms of as many */
 enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
 
-/* total, lost += the sums of x[r] times row r of b, at most a piece: rows ldx and ldb apart, of which the first one is
-   the at-th of `each` that add up to a total, or all. d: dtype of b; abreast: rows that are read at a time */
-static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, int64_t at, const char *x,
-                         int64_t ldx, const char *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k,
-                         int64_t abreast) {
-    double s[GN__GEMV_PIECES];
-    float t[GN__GEMV_PIECES];
+/* Sums of x[r] times row r of b, at most a piece: rows ldx and ldb apart. s: of f64, t: of others; d: dtype of b;
+   abreast: rows that are read at a time */
+static void gn__gemv_pieces(const gn__gemv *j, double *s, float *t, const char *x, int64_t ldx, const char *b,
+                            gn_dtype d, int64_t ldb, int64_t rows, int64_t k, int64_t abreast) {
     int64_t bytes = (int64_t)gn__bytes_of(d);
     void (*narrow)(float *, const float *, int64_t, const void *, int64_t, int64_t, int64_t) =
         d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16];
     bool line = d == GN_F32 && !j->wide && j->streams && j->n < 8 && ldx == GN__PIECE && ldb == ldx && k == ldx;
-    for (int64_t r = 0; r < rows; r++) s[r] = t[r] = 0; /* a product of two vectors has one row at a time */
+    /* a product of two vectors has one row at a time */
+    if (j->wide) memset(s, 0, (size_t)rows * sizeof *s);
+    else memset(t, 0, (size_t)rows * sizeof *t);
     if (line) j->kernels->line(t, (const float *)(const void *)x, (const float *)(const void *)b, rows);
     for (int64_t r = 0, m; r < rows && !line; r += m, x += m * ldx * (j->wide ? 8 : 4), b += m * ldb * bytes) {
         m = GN__MIN(rows - r, abreast);
         if (j->wide) j->kernels->dot64(s + r, (const double *)(const void *)x, ldx, b, ldb, m, k);
         else narrow(t + r, (const float *)(const void *)x, ldx, b, ldb, m, k);
     }
+}
+
+/* total, lost += these sums: the first one is the at-th of `each` that add up to a total, or all. */
+static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, int64_t at, const char *x,
+                         int64_t ldx, const char *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k,
+                         int64_t abreast) {
+    double s[GN__GEMV_PIECES];
+    float t[GN__GEMV_PIECES];
+    gn__gemv_pieces(j, s, t, x, ldx, b, d, ldb, rows, k, abreast);
     for (int64_t r = 0, end; r < rows; r = end, at = 0, total++, lost++) {
         end = GN__MIN(r + each - at, rows);
         if (j->wide) gn__gemv_join_all(total, lost, s + r, end - r);
@@ -15124,7 +15132,8 @@ static void gn__gemv_add_up(const gn__gemv *j) {
 /* Task t of j->parts: GN__GEMV_PIECES pieces of a result. */
 static void gn__gemv_parts_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemv *j = (const gn__gemv *)arg;
-    double few[GN__GEMV_TERMS], lost[GN__GEMV_PIECES];
+    double few[GN__GEMV_TERMS];
+    float narrow[GN__GEMV_PIECES];
     int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE,
             bytes = (int64_t)gn__bytes_of(j->g->dtype), blocks = (j->pieces + GN__GEMV_PIECES - 1) / GN__GEMV_PIECES;
     for (int64_t t = begin; t < end && !gn__pool_stops(j->g->pool); t++) {
@@ -15134,12 +15143,11 @@ static void gn__gemv_parts_range(void *arg, int64_t begin, int64_t end) {
         for (int64_t r = 0; r < j->few; r++) {
             const char *x = gn__gemv_few(j, few, r, at, terms);
             double *to = j->parts + (r * j->n + t / blocks) * j->pieces + p;
-            memset(to, 0, (size_t)GN__MIN(j->pieces - p, (int64_t)GN__GEMV_PIECES) * sizeof *to);
-            memset(lost, 0, sizeof lost);
-            gn__gemv_dot(j, to, lost, 1, 0, x, piece, b, j->g->dtype, piece, whole, piece, j->n < 8 ? 3 : whole);
+            gn__gemv_pieces(j, to, narrow, x, piece, b, j->g->dtype, piece, whole, piece, j->n < 8 ? 3 : whole);
             if (whole * piece < terms)
-                gn__gemv_dot(j, to + whole, lost, 1, 0, x + whole * piece * size, piece, b + whole * piece * bytes,
-                             j->g->dtype, piece, 1, terms - whole * piece, 1);
+                gn__gemv_pieces(j, to + whole, narrow + whole, x + whole * piece * size, piece,
+                                b + whole * piece * bytes, j->g->dtype, piece, 1, terms - whole * piece, 1);
+            for (int64_t i = 0; i < j->pieces - p && i < GN__GEMV_PIECES && !j->wide; i++) to[i] = (double)narrow[i];
         }
         gn__atomic_store(&j->ready[t], 1);
     }
