@@ -395,6 +395,7 @@ static void top_take(void) {
     if (tcgetattr(STDIN_FILENO, &top.was) != 0) return;
     own = top.was;
     own.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    own.c_cc[VMIN] = own.c_cc[VTIME] = 0; /* ^C takes keys away that poll has seen: a read does not wait for others */
     tcsetattr(STDIN_FILENO, TCSANOW, &own);
     top.raw = true;
     printf("\033[?1049h\033[?25l\033[2J");
