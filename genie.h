@@ -10547,8 +10547,16 @@ typedef struct gn__kernels {
         __asm__("vpmaddwd %2, %1, %0" : "=v"(both) : "v"(both), "v"(w)); \
         sum += both;                                                     \
     } while (0)
+/* A pair is brought to all lanes once for all sums of its row: with it in memory a processor reads more vectors than it
+   multiplies. */
+#define GN__MADD_SPREAD(name, T, sum, a, w)                               \
+    do {                                                                  \
+        const T y = (a);                                                  \
+        const vec x = { y, y, y, y, y, y, y, y, y, y, y, y, y, y, y, y }; \
+        __asm__(name " %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));         \
+    } while (0)
 /* The same by AVX512-VNNI, which adds to sums in one instruction. */
-#define GN__MADD_VNNI(sum, a, w) __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(a))
+#define GN__MADD_VNNI(sum, a, w) GN__MADD_SPREAD("vpdpwssd", uint32_t, sum, a, w)
 #define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES) \
     GN__DEFINE_MICRO_OF(name, attribute, T, W, MR, NV, NV, RUN, TIMES)
 #define GN__MICRO_ZERO(sums, MR, NV) \
@@ -11259,7 +11267,7 @@ GN__TARGET_AVX512 static void gn__micro_across(const float *a, int64_t am, int64
         for (int64_t r = 0; r < rows; r++) c[r * ldc + q] = add ? lanes[r] + c[r * ldc + q] : lanes[r];
     }
 }
-#define GN__MADD_BF16(sum, a, w) GN__PAIRS_BF16(sum, w, a)
+#define GN__MADD_BF16(sum, a, w) GN__MADD_SPREAD("vdpbf16ps", float, sum, a, w)
 GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
 GN__DEFINE_MICRO(pairs_vnni, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, GN__MADD_VNNI)
