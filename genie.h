@@ -17418,10 +17418,10 @@ static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, co
 static int gn__runs_of(const int64_t *at, int64_t n, uint16_t *ends) {
     int runs = 0, most = (int)(n / 8), breaks = 0;
     if (n < 16) return 0;
-    for (int64_t j = 1; j < 9; j++) breaks += at[j] != at[j - 1] + 1;
+    for (int64_t j = 1; j < 9; j++) breaks += (uint64_t)at[j] - (uint64_t)at[j - 1] != 1; /* they may be any */
     if (breaks > 6) return 0;
     for (int64_t j = 1; j <= n; j++) {
-        if (j < n && at[j] == at[j - 1] + 1) continue;
+        if (j < n && (uint64_t)at[j] - (uint64_t)at[j - 1] == 1) continue;
         if (runs == most) return 0;
         ends[runs++] = (uint16_t)j;
     }
@@ -17508,6 +17508,7 @@ static void gn__indexed_all(gn__indexed *k) {
                 gn__atomic_store(k->failed, 1);
                 return;
             }
+            if (gn__pool_stops(k->pool)) return;
             if (picks) continue;
             if (dense && far && b + n < k->dims[j]) gn__fetch_lines(from + n * bytes, n * bytes); /* the next block's */
             do gn__indexed_block(k, table, other, at, n, ends, runs);

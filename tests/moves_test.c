@@ -486,7 +486,10 @@ static void outside(int64_t rows, int64_t columns, int axis) {
     for (int64_t k = 0; k < n; k++) v[k] = test_random_int(0, size - 1);
     for (int k = 0; k < 3; k++) {
         int64_t at = test_random_int(0, n - 1);
-        v[at] = test_random_int(0, 1) ? size + test_random_int(0, 5) : -1 - test_random_int(0, INT64_MAX - 1);
+        int kind = (int)test_random_int(0, 2);
+        v[at] = kind == 0   ? size + test_random_int(0, 5)
+                : kind == 1 ? -1 - test_random_int(0, INT64_MAX - 1)
+                            : INT64_MAX - test_random_int(0, 1);
         first = at < first ? at : first;
     }
     char want[80];
