@@ -10582,7 +10582,7 @@ typedef struct gn__kernels {
         T *c = (T *)pc;                                                                                           \
         vec acc[MR][NV], run[MR][NV];                                                                             \
         GN__MICRO_ZERO(acc, MR, NV)                                                                               \
-        if (W >= 8 && am == 1 && ak == MR) /* a packed panel: offsets are constants */                            \
+        if (W >= 8 && am == 1 && ak == MR) /* a packed panel, whose offsets are constants; wide vectors */        \
             for (; k >= RUN; k -= RUN) {                                                                          \
                 GN__MICRO_ZERO(run, MR, NV)                                                                       \
                 for (int64_t l = 0; l < RUN; l += 2, a += 2 * MR, b += 2 * W * WIDE) {                            \
@@ -17497,6 +17497,7 @@ static void gn__indexed_all(gn__indexed *k) {
     bool in_row = j == k->rank - 1 && k->step + k->t[j] == k->element && k->o[j] == k->element;
     do {
         for (int64_t b = 0; b < k->dims[j]; b += GN__PICKS) {
+            if (gn__pool_stops(k->pool)) return;
             int64_t n = GN__MIN(k->dims[j] - b, (int64_t)GN__PICKS);
             const char *from = k->index + b * k->x[j] * bytes, *index = from;
             char *table = k->table + b * k->t[j], *other = k->other + b * k->o[j];
@@ -17508,12 +17509,10 @@ static void gn__indexed_all(gn__indexed *k) {
                 gn__atomic_store(k->failed, 1);
                 return;
             }
-            if (gn__pool_stops(k->pool)) return;
             if (picks) continue;
             if (dense && far && b + n < k->dims[j]) gn__fetch_lines(from + n * bytes, n * bytes); /* the next block's */
             do gn__indexed_block(k, table, other, at, n, ends, runs);
             while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));
-            if (gn__pool_stops(k->pool)) return;
         }
     } while (gn__indexed_next(k, 0, k->own, own, &k->table, &k->other, &k->index));
 }
