@@ -10474,6 +10474,11 @@ typedef struct gn__tiles {
     gn__micro micro;
 } gn__tiles;
 
+/* What is fetched with an element of a row: what lies `by` elements behind it, from element `turn` on `jump` behind. */
+typedef struct gn__fetch_at {
+    int64_t by, turn, jump;
+} gn__fetch_at;
+
 /* The innermost loops of f32 rows and of products, for one instruction path. */
 typedef struct gn__kernels {
     gn__tiles f32, f64;
@@ -10488,9 +10493,9 @@ typedef struct gn__kernels {
      * first ones are set where `fresh`. Then y[n] += what `lanes` of them (those that were set) come to. */
     void (*down)(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     void (*join)(float *y, const float *slots, int64_t slot, int64_t lanes, int64_t n);
-    /* The same of at most GN__LANES rows, one after the other as they lie in memory, so that n may be large: slots are
-     * `slot` apart. What lies behind is fetched. */
-    void (*rowwise)(float *slots, int64_t slot, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n,
+    /* The same of a single running sum, so that n may be large: s[n] += x[0] b[0][n] + x[GN__LANES] b[GN__LANES][n]
+     * + …, `rows` of them, four at a time. */
+    void (*rowwise)(float *s, const float *x, const void *b, int64_t ldb, gn__fetch_at ahead, int rows, int64_t n,
                     bool fresh);
     void (*down64)(double *slots, const double *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     void (*join64)(double *y, const double *slots, int64_t slot, int64_t lanes, int64_t n);
@@ -10516,12 +10521,14 @@ typedef struct gn__kernels {
     /* dot, down and rowwise with b of f16 and of bf16, sum of them; NULL: what is b is converted first */
     void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
-    void (*rowwise16[2])(float *slots, int64_t slot, const float *x, const void *b, int64_t ldb, int64_t rows,
-                         int64_t n, bool fresh);
+    void (*rowwise16[2])(float *s, const float *x, const void *b, int64_t ldb, gn__fetch_at ahead, int rows, int64_t n,
+                         bool fresh);
     double (*sum16[2])(const void *x);
     /* sum and sum64 of (x - sub)^2; NULL: these are made first. Then sum of x - sub, and dot of that with itself. */
     double (*squares[2])(const void *x, double sub), (*rests[2])(const void *x, double sub);
     gn__micro low, thin; /* f32 of GN__GEMM_LOW rows, and of the first half of the columns; NULL: none */
+    /* y = dot of pieces of bf16 side by side, 8 at a time, with x as gn__gemv_spread has them; NULL: none */
+    void (*pieces_bf16)(float *y, const float *x, const void *b, int64_t pieces);
 } gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -10860,30 +10867,40 @@ typedef struct gn__kernels {
             fresh = false;                                                                                            \
         }                                                                                                             \
     }
-/* Rows one after the other: what is fetched lies behind, in the next row where this one ends. */
-#define GN__ROWWISE_LINES(W, WIDE, BEGIN)                                                                     \
-    for (; i + line <= n; i += line) {                                                                        \
-        __builtin_prefetch(b + i + ahead + (i < turn ? 0 : ldb - n));                                         \
-        GN__UNROLL for (int v = 0; v < line; v += W) { *(vec *)(s + i + v) = BEGIN + one * WIDE(b + i + v); } \
+/* ROWS rows at a time. */
+#define GN__ROWWISE_LINES(W, ROWS, WIDE)                                                      \
+    for (; i + line <= n; i += line) {                                                        \
+        GN__UNROLL for (int r = 0; r < ROWS; r++)                                             \
+            __builtin_prefetch(b + r * step + i + (i < ahead.turn ? ahead.by : ahead.jump));  \
+        GN__UNROLL for (int v = 0; v < line; v += W) {                                        \
+            vec t = { 0 };                                                                    \
+            if (!fresh) t = *(const vec *)(s + i + v);                                        \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) t += x[r] * WIDE(b + r * step + i + v); \
+            *(vec *)(s + i + v) = t;                                                          \
+        }                                                                                     \
     }
-#define GN__DEFINE_ROWWISE(name, attribute, W, B, WIDE, ONE)                                                          \
-    attribute static void gn__rowwise_##name(float *slots, int64_t slot, const float *x, const void *pb, int64_t ldb, \
-                                             int64_t rows, int64_t n, bool fresh) {                                   \
-        GN__CONTRACT                                                                                                  \
-        typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(sizeof(float)), may_alias));         \
-        GN__NARROW(W, B)                                                                                              \
-        enum { line = 64 / sizeof(B) };                                                                               \
-        const B *b = (const B *)pb;                                                                                   \
-        const int64_t far = 2 * GN__DOT_AHEAD / (int64_t)sizeof(B), ahead = ldb == n ? far : GN__MIN(far, n),         \
-                      turn = ldb == n ? n : n - ahead;                                                                \
-        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                                \
-            float *s = slots + r * slot;                                                                              \
-            const float one = x[r];                                                                                   \
-            int64_t i = 0;                                                                                            \
-            if (fresh) GN__ROWWISE_LINES(W, WIDE, (vec){ 0 })                                                         \
-            else GN__ROWWISE_LINES(W, WIDE, *(const vec *)(s + i + v))                                                \
-            GN__ONE_BY_ONE for (; i < n; i++) s[i] = (fresh ? 0 : s[i]) + one * ONE(b[i]);                            \
-        }                                                                                                             \
+#define GN__DEFINE_ROWWISE(name, attribute, W, B, WIDE, ONE)                                                  \
+    attribute static void gn__rowwise_##name(float *s, const float *from, const void *pb, int64_t ldb,        \
+                                             gn__fetch_at ahead, int rows, int64_t n, bool fresh) {           \
+        GN__CONTRACT                                                                                          \
+        typedef float vec __attribute__((vector_size(W * sizeof(float)), aligned(sizeof(float)), may_alias)); \
+        GN__NARROW(W, B)                                                                                      \
+        enum { line = 64 / sizeof(B) };                                                                       \
+        const B *b = (const B *)pb;                                                                           \
+        const int64_t step = GN__LANES * ldb;                                                                 \
+        for (int some; rows > 0; rows -= some, from += some * GN__LANES, b += some * step, fresh = false) {   \
+            const float x[4] = { from[0], rows < 4 ? 0 : from[GN__LANES], rows < 4 ? 0 : from[2 * GN__LANES], \
+                                 rows < 4 ? 0 : from[3 * GN__LANES] };                                        \
+            int64_t i = 0;                                                                                    \
+            some = rows < 4 ? 1 : 4;                                                                          \
+            if (some == 4) GN__ROWWISE_LINES(W, 4, WIDE)                                                      \
+            else GN__ROWWISE_LINES(W, 1, WIDE)                                                                \
+            GN__ONE_BY_ONE for (; i < n; i++) {                                                               \
+                float t = fresh ? 0 : s[i];                                                                   \
+                for (int r = 0; r < some; r++) t += x[r] * ONE(b[r * step + i]);                              \
+                s[i] = t;                                                                                     \
+            }                                                                                                 \
+        }                                                                                                     \
     }
 #define GN__DEFINE_JOIN(name, attribute, T, W)                                                            \
     attribute static void gn__join_##name(T *y, const T *slots, int64_t slot, int64_t lanes, int64_t n) { \
@@ -11028,12 +11045,13 @@ typedef struct gn__kernels {
             y[i] += GN__LANES_SUM(s);                                                    \
         }                                                                                \
     }
-#define GN__DEFINE_ROWWISE(name, attribute, W, B, WIDE, ONE)                                                \
-    static void gn__rowwise_##name(float *slots, int64_t slot, const float *x, const void *pb, int64_t ldb, \
-                                   int64_t rows, int64_t n, bool fresh) {                                   \
-        const B *b = (const B *)pb;                                                                         \
-        for (int64_t r = 0; r < rows; r++, b += ldb, slots += slot)                                         \
-            for (int64_t i = 0; i < n; i++) slots[i] = (fresh ? 0 : slots[i]) + x[r] * ONE(b[i]);           \
+#define GN__DEFINE_ROWWISE(name, attribute, W, B, WIDE, ONE)                                                  \
+    static void gn__rowwise_##name(float *s, const float *x, const void *pb, int64_t ldb, gn__fetch_at ahead, \
+                                   int rows, int64_t n, bool fresh) {                                         \
+        const B *b = (const B *)pb;                                                                           \
+        (void)ahead;                                                                                          \
+        for (int r = 0; r < rows; r++, b += GN__LANES * ldb, x += GN__LANES)                                  \
+            for (int64_t i = 0; i < n; i++) s[i] = (fresh && r == 0 ? 0 : s[i]) + x[0] * ONE(b[i]);           \
     }
 #define GN__DEFINE_JOIN(name, attribute, T, W)                                                  \
     static void gn__join_##name(T *y, const T *slots, int64_t slot, int64_t lanes, int64_t n) { \
@@ -11203,6 +11221,9 @@ GN__DEFINE_SUM(squares_f64, GN__TARGET_AVX2, double, 4, GN__PIECE64, double, GN_
 #if GN__X86
 typedef float gn__vec_512 __attribute__((vector_size(64), may_alias));
 typedef int32_t gn__ints_512 __attribute__((vector_size(64), may_alias));
+typedef float gn__floats_512 __attribute__((vector_size(64), aligned(4), may_alias));
+#define GN__EACH_QUARTER(a, b, c, d) \
+    a, b, c, d, a + 4, b + 4, c + 4, d + 4, a + 8, b + 8, c + 8, d + 8, a + 12, b + 12, c + 12, d + 12
 /* Where the mask is 0 nothing is read, which gives 0, and nothing written. */
 #define GN__MASKED_READ(p, mask) \
     __builtin_ia32_loadups512_mask((const float *)(p), (gn__vec_512){ 0 }, (uint16_t)(mask))
@@ -11267,6 +11288,52 @@ GN__TARGET_AVX512 static void gn__micro_across(const float *a, int64_t am, int64
         for (int64_t r = 0; r < rows; r++) c[r * ldc + q] = add ? lanes[r] + c[r * ldc + q] : lanes[r];
     }
 }
+/* Four pieces at a time become vectors of eight elements of each: those with even indices widen by a shift, the others
+   by a mask, so that no lane is moved again. Lanes 0 to 3 of a quarter are running sums 0, 2, 4, 6 or 1, 3, 5, 7. */
+#define GN__LONGS(a, b, ...) GN__SHUFFLE(longs, a, b, __VA_ARGS__)
+#define GN__QUARTERS(a, b, ...) (gn__vec_512) GN__SHUFFLE(gn__ints_512, a, b, __VA_ARGS__)
+GN__TARGET_AVX512 static void gn__pieces_dot_bf16(float *y, const float *x, const void *pb, int64_t pieces) {
+    GN__CONTRACT
+    typedef uint64_t longs __attribute__((vector_size(64), aligned(2), may_alias));
+    typedef uint32_t bits __attribute__((vector_size(64)));
+    typedef float floats __attribute__((vector_size(32), aligned(4), may_alias));
+    const uint16_t *b = (const uint16_t *)pb;
+    const int64_t l = GN__PIECE;
+    for (; pieces > 0; pieces -= 8, b += 8 * l, x += 8 * l, y += 8) {
+        gn__vec_512 even[2] = { { 0 } }, odd[2] = { { 0 } }, sum[2];
+        floats eight;
+        for (int i = 0; i < GN__PIECE; i += 32) {
+            GN__DOT_FETCH(8 * i, 8);
+            GN__UNROLL for (int h = 0; h < 2; h++) {
+                const uint16_t *p = b + 4 * h * l + i;
+                const float *q = x + 4 * (h * l + i);
+                longs a[4], c[4];
+                GN__UNROLL for (int r = 0; r < 4; r++) a[r] = *(const longs *)(p + r * l);
+                GN__UNROLL for (int r = 0; r < 4; r += 2) {
+                    c[r] = GN__LONGS(a[r], a[r + 1], 0, 1, 2, 3, 8, 9, 10, 11);
+                    c[r + 1] = GN__LONGS(a[r], a[r + 1], 4, 5, 6, 7, 12, 13, 14, 15);
+                }
+                GN__UNROLL for (int r = 0; r < 2; r++) {
+                    a[2 * r] = GN__LONGS(c[r], c[r + 2], 0, 1, 4, 5, 8, 9, 12, 13);
+                    a[2 * r + 1] = GN__LONGS(c[r], c[r + 2], 2, 3, 6, 7, 10, 11, 14, 15);
+                }
+                GN__UNROLL for (int r = 0; r < 4; r++, q += 32) {
+                    even[h] += *(const gn__floats_512 *)q * (gn__vec_512)((bits)a[r] << 16);
+                    odd[h] += *(const gn__floats_512 *)(q + 16) * (gn__vec_512)((bits)a[r] & 0xffff0000);
+                }
+            }
+        }
+        GN__UNROLL for (int h = 0; h < 2; h++) /* 0 + 4, 2 + 6, 1 + 5 and 3 + 7 of each piece */
+            sum[h] = GN__QUARTERS(even[h], odd[h], GN__EACH_QUARTER(0, 1, 16, 17)) +
+                     GN__QUARTERS(even[h], odd[h], GN__EACH_QUARTER(2, 3, 18, 19));
+        sum[0] = GN__QUARTERS(sum[0], sum[1], GN__EACH_QUARTER(0, 2, 16, 18)) +
+                 GN__QUARTERS(sum[0], sum[1], GN__EACH_QUARTER(1, 3, 17, 19));
+        sum[0] += GN__SHUFFLE(gn__ints_512, sum[0], sum[0], GN__EACH_QUARTER(1, 0, 3, 2));
+        sum[0] = GN__SHUFFLE(gn__ints_512, sum[0], sum[0], 0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14);
+        memcpy(&eight, &sum[0], sizeof eight);
+        *(floats *)y = eight;
+    }
+}
 #define GN__MADD_BF16(sum, a, w) GN__MADD_SPREAD("vdpbf16ps", float, sum, a, w)
 GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
@@ -11286,11 +11353,11 @@ GN__DEFINE_MICRO(pairs_vnni, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, G
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, base, GN__BASE_SHAPE, { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) },
                { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL },
-               { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, NULL, NULL),
+               { NULL, NULL }, { NULL, NULL }, { NULL, NULL }, NULL, NULL, NULL),
 #if GN__X86
-    GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL), NULL, NULL),
+    GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL), NULL, NULL, NULL),
     GN__KERNELS(avx512, avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2)), gn__micro_low_f32,
-                gn__micro_thin_f32),
+                gn__micro_thin_f32, gn__pieces_dot_bf16),
 #endif
 };
 
@@ -14962,7 +15029,7 @@ typedef struct gn__gemv {
     int64_t wn, wk;      /* its strides */
     const gn_view *lead; /* its rows where no stride tells them */
     bool streams;        /* it is larger than second-level caches */
-    bool dense;          /* gn__gemv_is_dense */
+    bool dense, spread;  /* gn__gemv_is_dense; x is laid out for kernels->pieces_bf16 */
     int64_t width;       /* results of a task */
     float *sums;         /* of a large side whose rows lie side by side: of each of the few, piece by piece, n of them;
                             or NULL */
@@ -15029,7 +15096,7 @@ static void gn__gemv_round(float *y, const double *total, float bias, int64_t n)
 #endif
 
 /* pieces side by side, and terms of as many */
-enum { GN__GEMV_PIECES = 16, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
+enum { GN__GEMV_PIECES = 16, GN__GEMV_DENSE = 32, GN__GEMV_TERMS = GN__GEMV_PIECES * GN__PIECE };
 
 /* Sums of x[r] times row r of b, at most a piece: rows ldx and ldb apart. s: of f64, t: of others; d: dtype of b;
    abreast: rows that are read at a time */
@@ -15054,9 +15121,10 @@ static void gn__gemv_pieces(const gn__gemv *j, double *s, float *t, const char *
 static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, int64_t each, int64_t at, const char *x,
                          int64_t ldx, const char *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k,
                          int64_t abreast) {
-    double s[GN__GEMV_PIECES];
-    float t[GN__GEMV_PIECES];
-    gn__gemv_pieces(j, s, t, x, ldx, b, d, ldb, rows, k, abreast);
+    double s[GN__GEMV_DENSE];
+    float t[GN__GEMV_DENSE];
+    if (j->spread) j->kernels->pieces_bf16(t, (const float *)(const void *)x, b, rows);
+    else gn__gemv_pieces(j, s, t, x, ldx, b, d, ldb, rows, k, abreast);
     for (int64_t r = 0, end; r < rows; r = end, at = 0, total++, lost++) {
         end = GN__MIN(r + each - at, rows);
         if (j->wide) gn__gemv_join_all(total, lost, s + r, end - r);
@@ -15189,11 +15257,14 @@ static bool gn__gemv_is_dense(const gn__gemv *j) {
    behind it, which is that row again. */
 static void gn__gemv_dense(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, each = j->g->k / piece, m;
-    for (int64_t p = 0; p < n * each && !gn__pool_stops(j->g->pool); p += m) {
-        m = GN__MIN(n * each - p, (int64_t)GN__GEMV_PIECES);
-        for (int64_t r = 0, row = p / each; r < j->few; r++, row += n)
-            gn__gemv_dot(j, total + row, lost + row, each, p % each, j->x + (r * j->ldx + p % each * piece) * size,
-                         piece, gn__gemv_row(j, col, p * piece), j->g->dtype, piece, m, piece, m);
+    const char *b = gn__gemv_row(j, col, 0);
+    for (int64_t left = n * each, row = 0, at = 0; left > 0 && !gn__pool_stops(j->g->pool); left -= m) {
+        m = GN__MIN(left, (int64_t)GN__GEMV_DENSE);
+        for (int64_t r = 0; r < j->few; r++)
+            gn__gemv_dot(j, total + r * n + row, lost + r * n + row, each, at, j->x + (r * j->ldx + at * piece) * size,
+                         piece, b, j->g->dtype, piece, m, piece, m);
+        b += m * piece * (int64_t)gn__bytes_of(j->g->dtype);
+        for (at += m; at >= each; at -= each) row++;
     }
 }
 
@@ -15223,30 +15294,39 @@ static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_
 
 /* Columns of a task of j->sums: running sums of so many stay in a second-level cache; of each of the last tasks. */
 enum { GN__ROWWISE_N = 16384, GN__ROWWISE_LAST = 1024 };
+enum { GN__ROWWISE_LONG = 512 }; /* running sums of fewer columns stay in a first-level cache */
 
-/* Sums of `terms` rows from `at` on, columns [col, col + n): rows as they lie in memory. room: running sums of the few,
-   `slot` apart, then a row as f32. */
+/* With those of row l of GN__LANES, of which n are read: `abreast` rows so far apart are read at a time. */
+static gn__fetch_at gn__gemv_ahead(const gn__gemv *j, int64_t n, int64_t l, int64_t abreast) {
+    int64_t bytes = (int64_t)gn__bytes_of(j->g->dtype), far = GN__MIN(GN__DOT_AHEAD / bytes, n),
+            rows = l < GN__LANES - 1 ? 1 : (abreast - 1) * GN__LANES + 1; /* to the one that is read next */
+    if (abreast == 1 && j->wk == n) return (gn__fetch_at){ 2 * GN__DOT_AHEAD / bytes, n, 0 };
+    return (gn__fetch_at){ far, n - far, far - n + rows * j->wk };
+}
+
+/* Sums of `terms` rows from `at` on, columns [col, col + n): of long rows four of a running sum at a time. room:
+   running sums of the few, `slot` apart, then a row as f32. */
 static void gn__gemv_sums_piece(const gn__gemv *j, int64_t at, int64_t terms, int64_t col, int64_t n, float *room) {
     float few[GN__GEMV_FEW * GN__PIECE];
-    int64_t slot = (n + 15) / 16 * 16 + 16, some;
+    int64_t slot = (n + 15) / 16 * 16 + 16;
     gn_dtype d = j->g->dtype;
     const float *x[GN__GEMV_FEW];
     float *line = room + j->few * GN__LANES * slot;
-    void (*rowwise)(float *, int64_t, const float *, const void *, int64_t, int64_t, int64_t, bool) =
+    void (*rowwise)(float *, const float *, const void *, int64_t, gn__fetch_at, int, int64_t, bool) =
         d == GN_F32 ? j->kernels->rowwise : j->kernels->rowwise16[d == GN_BF16];
-    bool converts = !rowwise;
-    if (converts) rowwise = j->kernels->rowwise;
+    const int64_t most = rowwise && n > GN__ROWWISE_LONG ? 4 : 1;
     for (int64_t r = 0; r < j->few; r++)
         x[r] = (const float *)(const void *)gn__gemv_few(j, few + r * GN__PIECE, r, at, terms);
-    for (int64_t l = 0; l < terms; l += some) {
-        const void *b = gn__gemv_row(j, col, at + l);
-        some = converts ? 1 : GN__MIN(terms - l, (int64_t)GN__LANES);
-        if (converts) gn__load_f32(line, d, b, 1, n);
-        for (int64_t r = 0; r < j->few; r++) {
-            float *to = room + (r * GN__LANES + l % GN__LANES) * slot;
-            rowwise(to, slot, x[r] + l, converts ? line : b, j->wk, some, n, l < GN__LANES);
+    for (int64_t from = 0; from < terms; from += most * GN__LANES)
+        for (int64_t l = from; l < GN__MIN(from + GN__LANES, terms); l++) {
+            const void *b = gn__gemv_row(j, col, at + l);
+            int64_t some = GN__MIN((terms - l + GN__LANES - 1) / GN__LANES, most);
+            gn__fetch_at ahead = gn__gemv_ahead(j, n, l - from, most);
+            if (!rowwise) gn__load_f32(line, d, b, 1, n);
+            for (int64_t r = 0; r < j->few; r++)
+                (rowwise ? rowwise : j->kernels->rowwise)(room + (r * GN__LANES + l % GN__LANES) * slot, x[r] + l,
+                                                          rowwise ? b : line, j->wk, ahead, (int)some, n, from == 0);
         }
-    }
     for (int64_t r = 0; r < j->few; r++) {
         float *y = j->sums + (r * j->pieces + at / GN__PIECE) * j->n + col;
         memset(y, 0, (size_t)n * sizeof *y);
@@ -15343,6 +15423,16 @@ static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* Of four pieces at a time eight elements of each: first those with even indices, then the others. */
+static void gn__gemv_spread(float *x, int64_t k) {
+    float s[4 * GN__PIECE];
+    for (int64_t at = 0; at < k; at += 4 * GN__PIECE, x += 4 * GN__PIECE) {
+        memcpy(s, x, sizeof s);
+        for (int64_t i = 0; i < 4 * GN__PIECE; i++)
+            x[i % GN__PIECE / 8 * 32 + i % 2 * 16 + i / GN__PIECE * 4 + i % 8 / 2] = s[i];
+    }
+}
+
 /* False: no memory for the few. */
 static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
     bool turned = g->m > GN__GEMV_FEW, wide = g->dtype == GN_F64;
@@ -15363,19 +15453,22 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
     char *room = NULL;
     j.streams = (double)j.n * (double)g->k * (double)gn__bytes_of(g->dtype) >= GN__GEMV_STREAM;
     j.dense = gn__gemv_is_dense(&j);
+    j.spread = j.dense && !gn__gemv_is_shared(&j) && j.kernels->pieces_bf16 && g->dtype == GN_BF16 &&
+               g->k % (8 * GN__PIECE) == 0;
     if (j.dense || g->dtype != (wide ? GN_F64 : GN_F32) || step != 1 || (!turned && g->lead && j.few > 1)) {
-        int64_t again = j.dense ? GN__GEMV_TERMS : 0;
+        int64_t again = j.dense ? GN__GEMV_DENSE * GN__PIECE : 0, all = (g->k + again) * size;
+        bool whole = g->k <= GN__GEMV_DEEP;
+        if (whole && !(room = (char *)gn_alloc((size_t)(j.few * all) + 64))) return false;
+        char *x = (char *)(((uintptr_t)room + 63) & ~(uintptr_t)63); /* whole lines are read faster */
         j.x = NULL;
-        if (g->k <= GN__GEMV_DEEP &&
-            !(room = (char *)gn__alloc_many((uint64_t)(g->k + again), (uint64_t)j.few, (size_t)size)))
-            return false;
-        for (int64_t r = 0; r < j.few && room; r++) {
-            char *x = room + r * (g->k + again) * size;
-            (void)gn__gemv_few(&j, x, r, 0, g->k);
+        for (int64_t r = 0; r < j.few && whole; r++) {
+            char *to = x + r * all;
+            (void)gn__gemv_few(&j, to, r, 0, g->k);
+            if (j.spread) gn__gemv_spread((float *)(void *)to, g->k);
             for (int64_t i = 0; i < again; i += GN__MIN(g->k, again - i))
-                memcpy(x + (g->k + i) * size, x, (size_t)(GN__MIN(g->k, again - i) * size));
+                memcpy(to + (g->k + i) * size, to, (size_t)(GN__MIN(g->k, again - i) * size));
         }
-        j.x = room;
+        j.x = whole ? x : NULL;
         j.ldx = g->k + again;
     }
     /* rows that do not lie over one another: the sums are a small part of what the matrix takes */

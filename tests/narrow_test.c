@@ -563,6 +563,73 @@ TEST(functions_of_all_16_bit_floats_are_the_same_of_many_and_few) {
     }
 }
 
+/* A large matrix times few vectors: as it lies, turned in memory, and as the f32 of its values, for other loops. What
+   is added cancels nearly, so that another order of additions would give other bits. */
+static void check_order(gn_ctx *ctx, gn_dtype d, const float *x, int few, int k, int n, const char *where) {
+    enum { MOST = 1 << 21, RESULTS = 8192 };
+    static float w[2][MOST], wide[RESULTS];
+    static uint16_t narrow[3][MOST], got[2][RESULTS];
+    static float got32[2][RESULTS];
+    bool f32 = d == GN_F32;
+    size_t bytes = (size_t)(few * n) * (f32 ? 4 : 2);
+    void *out[2] = { f32 ? (void *)got32[0] : got[0], f32 ? (void *)got32[1] : got[1] };
+    for (int i = 0; i < k; i++)
+        for (int l = 0; l < n; l++) {
+            bool rest = i % 16 / 2 == 2; /* what is left of a sum is small beside what it went through */
+            float v = (float)ldexp(test_random_real(-1, 1), rest ? -18 : (int)test_random_int(-10, 10));
+            if (i % 2 && !rest) v = -w[0][(i - 1) * n + l];
+            w[0][i * n + l] = w[1][l * k + i] = v;
+        }
+    for (int i = 0; i < k * n; i++)
+        for (int l = 0; l < 2; l++) narrow[l][i] = d == GN_F16 ? gn_f32_to_f16(w[l][i]) : gn_f32_to_bf16(w[l][i]);
+    for (int i = 0; i < few * k; i++) narrow[2][i] = d == GN_F16 ? gn_f32_to_f16(x[i]) : gn_f32_to_bf16(x[i]);
+    gn_tensor a = gn_data(ctx, d, GN_SHAPE(few, k), f32 ? (const void *)x : narrow[2]);
+    gn_tensor b = gn_data(ctx, d, GN_SHAPE(k, n), f32 ? (void *)w[0] : narrow[0]);
+    gn_tensor turned = gn_data(ctx, d, GN_SHAPE(n, k), f32 ? (void *)w[1] : narrow[1]);
+    CHECK_RESULT(gn_read(gn_matmul(a, b), out[0], bytes), GN_OK);
+    CHECK_RESULT(gn_read(gn_matmul(a, gn_transpose(turned, 0, 1)), out[1], bytes), GN_OK);
+    if (!CHECK(memcmp(out[0], out[1], bytes) == 0))
+        printf("%s of %s, %d x %d x %d: turned in memory it differs\n", where, gn_dtype_name(d), few, k, n);
+    CHECK_RESULT(gn_read(gn_matmul(turned, gn_transpose(a, 0, 1)), out[1], bytes), GN_OK);
+    int wrong = 0;
+    for (int r = 0; r < few; r++)
+        for (int l = 0; l < n; l++)
+            wrong += memcmp((char *)out[0] + bytes / (size_t)(few * n) * (size_t)(r * n + l),
+                            (char *)out[1] + bytes / (size_t)(few * n) * (size_t)(l * few + r),
+                            bytes / (size_t)(few * n)) != 0;
+    if (!CHECK(wrong == 0))
+        printf("%s of %s, %d x %d x %d: on the other side %d differ\n", where, gn_dtype_name(d), few, k, n, wrong);
+    if (f32) return;
+    gn_tensor a32 = gn_cast(a, GN_F32), b32 = gn_cast(turned, GN_F32);
+    CHECK_RESULT(gn_read(gn_matmul(a32, gn_transpose(b32, 0, 1)), wide, 2 * bytes), GN_OK);
+    wrong = 0;
+    for (int i = 0; i < few * n; i++)
+        wrong += got[0][i] != (d == GN_F16 ? gn_f32_to_f16(wide[i]) : gn_f32_to_bf16(wide[i]));
+    if (!CHECK(wrong == 0))
+        printf("%s of %s, %d x %d x %d: %d differ from f32\n", where, gn_dtype_name(d), few, k, n, wrong);
+}
+
+TEST(large_products_with_vectors_add_in_one_order) {
+    enum { LONG = 8192, FEW = 3 };
+    static const int of[][3] = { { 1, 1024, 1031 }, { 1, 2048, 520 }, { 3, 3072, 350 }, { 1, 1500, 704 },
+                                 { 2, 1049, 1001 }, { 1, 4096, 259 }, { 1, LONG, 130 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
+    static const char *const paths[] = { "base", "avx2", "avx512" };
+    static float x[FEW * LONG];
+    for (int i = 0; i < FEW * LONG; i += 2) x[i] = x[i + 1] = (float)test_random_real(500, 1000);
+    for (int p = 0; p < TEST_COUNT(paths); p++) {
+        setenv("GENIE_ISA", paths[p], 1);
+        gn_ctx *ctx = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 + (uint32_t)p % 2 });
+        unsetenv("GENIE_ISA");
+        for (int i = 0; i < TEST_COUNT(of); i++)
+            for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+                check_order(ctx, dtypes[d], x, of[i][0], of[i][1], of[i][2], paths[p]);
+                gn_step(ctx);
+            }
+        gn_close(ctx);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(narrow_integers_are_exact_at_all_lengths),
@@ -580,6 +647,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(floats_to_long_integers_saturate),
         TEST_ENTRY(products_of_bytes_with_few_vectors_wrap),
         TEST_ENTRY(functions_of_all_16_bit_floats_are_the_same_of_many_and_few),
+        TEST_ENTRY(large_products_with_vectors_add_in_one_order),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
