@@ -14061,6 +14061,7 @@ static double gn__cost_matmul(const gn__infer_call *c) {
 
 enum {
     GN__GEMM_KC = 256,
+    GN__GEMM_ABREAST = 4, /* panels that are packed at a time */
     GN__GEMM_MC = 168,
     GN__GEMM_NC = 256,
     GN__GEMM_PANEL = 1 << 24, /* bytes */
@@ -14105,16 +14106,22 @@ typedef struct gn__gemm_job {
 #define GN__TARGET_PAIRS
 #define GN__TARGET_BF16
 #endif
+#if defined(__GNUC__) || defined(__clang__)
+typedef uint32_t gn__pair __attribute__((aligned(2), may_alias));
+#else
+typedef uint32_t gn__pair;
+#endif
 /* n pairs of 16 bits: of bf16 the first is the upper half. */
 GN__TARGET_PAIRS static void gn__pair_up(uint32_t *to, const uint16_t *first, const uint16_t *second, int64_t stride,
                                          int64_t n, bool bf16) {
     const uint16_t *low = bf16 ? second : first, *high = bf16 ? first : second;
     if (stride == 1)
         for (int64_t i = 0; i < n; i++) to[i] = low[i] | (uint32_t)high[i] << 16;
-    else if (stride == 2 && second == first + 1) {
-        memcpy(to, first, (size_t)n * sizeof *to);
-        for (int64_t i = 0; i < n && bf16; i++) to[i] = to[i] >> 16 | to[i] << 16;
-    } else
+    else if (stride == 2 && second == first + 1 && bf16) {
+        const gn__pair *from = (const gn__pair *)(const void *)first;
+        for (int64_t i = 0; i < n; i++) to[i] = from[i] >> 16 | from[i] << 16;
+    } else if (stride == 2 && second == first + 1) memcpy(to, first, (size_t)n * sizeof *to);
+    else
         for (int64_t i = 0; i < n; i++) to[i] = low[i * stride] | (uint32_t)high[i * stride] << 16;
 }
 
@@ -14191,14 +14198,15 @@ static bool gn__pack_direct(const gn__gemm *g, int64_t deep) {
 }
 
 #if GN__VECTORS && GN__X86
-/* Eight columns at a time of eight rows, of which a panel has mr; how many were. What is written beyond mr is written
-   over by the next ones. */
-GN__TARGET_LOADS static int64_t gn__pack_eights(uint32_t *to, const void *const *from, int64_t k, int mr) {
-    typedef uint32_t oct __attribute__((vector_size(32), aligned(4), may_alias));
+/* Eight columns at a time of eight rows, of which a panel has mr, the halves of each swapped where `swap`; how many
+   were. What is written beyond mr is written over by the next ones. */
+GN__TARGET_LOADS static int64_t gn__pack_eights(uint32_t *to, const void *const *from, int64_t k, int mr, bool swap) {
+    typedef uint32_t oct __attribute__((vector_size(32), aligned(2), may_alias));
     int64_t l = 0;
     for (; l + 8 < k; l += 8, to += 8 * mr) {
         oct row[8], half[2][4];
-        GN__UNROLL for (int i = 0; i < 8; i++) row[i] = *(const oct *)(const void *)((const uint32_t *)from[i] + l);
+        GN__UNROLL for (int i = 0; i < 8; i++) row[i] = *(const oct *)(const void *)((const char *)from[i] + 4 * l);
+        GN__UNROLL for (int i = 0; i < 8; i++) if (swap) row[i] = row[i] << 16 | row[i] >> 16;
         GN__UNROLL for (int i = 0; i < 4; i++) { /* columns 0 to 3 and 4 to 7, of rows i and i + 4 */
             half[0][i] = GN__SHUFFLE(oct, row[i], row[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
             half[1][i] = GN__SHUFFLE(oct, row[i], row[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
@@ -14217,9 +14225,11 @@ GN__TARGET_LOADS static int64_t gn__pack_eights(uint32_t *to, const void *const 
     return l;
 }
 #define GN__PACK_EIGHTS(B) \
-    if (B == 32 && gn__wide_loads() > 1) l = gn__pack_eights((uint32_t *)(void *)out, from, k, mr);
+    if (B == 32 && gn__wide_loads() > 1) l = gn__pack_eights((uint32_t *)(void *)out, from, k, mr, false);
+#define GN__PAIR_EIGHTS gn__wide_loads() > 1 ? gn__pack_eights(to, from, k, mr, swap) : 0
 #else
 #define GN__PACK_EIGHTS(B)
+#define GN__PAIR_EIGHTS 0
 #endif
 #if GN__VECTORS
 /* The last rows first: what squares write beyond mr is written over. */
@@ -14241,20 +14251,48 @@ GN__TARGET_LOADS static int64_t gn__pack_eights(uint32_t *to, const void *const 
             for (int i = 0; i < mr; i++) to[l * mr + i] = ((const uint##B##_t *)from[i])[l]; \
     } while (0)
 
+/* The same of pairs of 16 bits as they lie, their halves swapped where `swap`: `rows` of them, at most eight. */
+static void gn__pack_pairs(uint32_t *to, const void *const *from, int rows, int64_t k, int mr, bool swap) {
+    for (int64_t l = GN__PAIR_EIGHTS; l < k; l++)
+        for (int i = 0; i < rows; i++) {
+            uint32_t pair;
+            memcpy(&pair, (const char *)from[i] + l * (int64_t)sizeof pair, sizeof pair);
+            to[l * mr + i] = swap ? pair << 16 | pair >> 16 : pair;
+        }
+}
+
+/* Whether k packed elements along a side, `step` from one term to the next, lie as pairs do. */
+static bool gn__pairs_lie(const gn__gemm *g, int64_t step, int64_t at, int64_t k, int64_t deep) {
+    return deep == 2 && gn__bytes_of(g->dtype) == 2 && step == 1 && 2 * (at + k) <= g->k;
+}
+
 /* One panel of mr rows of A from `row`, zero-padded, k packed elements deep from `at`: k by mr. */
 GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
                                     int mr, int64_t deep) {
     double line[GN__GEMM_MR][GN__GEMM_KC];
     const void *from[GN__GEMM_MR];
-    bool direct = gn__pack_direct(g, deep) && g->ak == 1;
+    bool pairs = gn__pairs_lie(g, g->ak, at, k, deep), direct = pairs || (gn__pack_direct(g, deep) && g->ak == 1);
     for (int i = 0; i < GN__GEMM_MR; i++) {
         const char *p = i < mr && i < rows ? gn__gemm_a(g, row + i, at * deep) : NULL;
         from[i] = p && direct ? (const void *)p : i < mr ? line[i] : from[0];
         if (!p && i < mr) memset(line[i], 0, (size_t)k * (g->dtype == GN_F64 ? 8 : 4));
         else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, deep, GN__MIN(g->k - at * deep, k * deep));
     }
-    if (g->dtype == GN_F64) GN__PACK_TURN(64);
+    if (pairs) gn__pack_pairs((uint32_t *)out, from, mr, k, mr, g->dtype == GN_BF16);
+    else if (g->dtype == GN_F64) GN__PACK_TURN(64);
     else GN__PACK_TURN(32);
+}
+
+/* Columns of B that lie in a row, as pairs: eight at a time. */
+static void gn__pack_turned_pairs(char *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
+                                  int nr) {
+    static const uint32_t none[GN__GEMM_KC];
+    for (int64_t i = 0; i < (cols + nr - 1) / nr * nr; i += 8) {
+        const void *from[8];
+        for (int64_t l = 0; l < 8; l++)
+            from[l] = i + l < cols ? g->b + 2 * ((col + i + l) * g->bn + 2 * at) : (const char *)none;
+        gn__pack_pairs((uint32_t *)(void *)out + i / nr * nr * k + i % nr, from, 8, k, nr, g->dtype == GN_BF16);
+    }
 }
 
 /* Columns of B that lie in a row: lines of a cache are turned at a time. */
@@ -14310,17 +14348,44 @@ static void gn__pack_across(uint32_t *to, const gn__gemm *g, const char *p, int6
     for (int64_t i = 0; i < n; i++) to[i] = (to[i] & 0xffff) | second[i] << 16;
 }
 
-/* A panel of rows of A that lie side by side, of several terms an element: packed across, and turned if they are to lie
-   one behind the other. */
+/* Packed elements of a few panels of rows of A that lie side by side, of two terms of 16 bits: eight rows at a time, of
+   which a panel has mr. What is written beyond is written over by the next one; how many were. */
+static int64_t gn__pairs_across(const gn__gemm_job *j, void *out, int64_t row, int64_t panels, int64_t at, int64_t k) {
+    int64_t l = 0;
+#if GN__VECTORS
+    typedef uint16_t oct __attribute__((vector_size(16), aligned(2), may_alias));
+    const gn__gemm *g = j->g;
+    int64_t mr = j->tiles->mr, ak = g->ak;
+    bool bf16 = g->dtype == GN_BF16;
+    if (j->deep != 2 || gn__bytes_of(g->dtype) != 2 || j->by_rows || mr <= 4 || mr > 8 || 2 * (at + k) > g->k ||
+        row + (panels - 1) * mr + 8 > g->m)
+        return 0;
+    const uint16_t *from = (const uint16_t *)(const void *)g->a + 2 * at * ak + row;
+    for (; l + 1 < k; l++, from += 2 * ak)
+        for (int64_t p = 0; p < panels; p++) {
+            oct first = *(const oct *)(from + p * mr), second = *(const oct *)(from + ak + p * mr),
+                low = bf16 ? second : first, high = bf16 ? first : second;
+            uint32_t *to = (uint32_t *)out + (p * k + l) * mr;
+            *(oct *)(void *)to = GN__SHUFFLE(oct, low, high, 0, 8, 1, 9, 2, 10, 3, 11);
+            *(oct *)(void *)(to + 4) = GN__SHUFFLE(oct, low, high, 4, 12, 5, 13, 6, 14, 7, 15);
+        }
+#else
+    (void)j, (void)out, (void)row, (void)panels, (void)at, (void)k;
+#endif
+    return l;
+}
+
+/* A panel of rows of A that lie side by side, of several terms an element, from packed element l on: packed across, and
+   turned if they are to lie one behind the other. */
 GN__NOINLINE static void gn__pack_a_across(const gn__gemm_job *j, void *out, int64_t row, int64_t rows, int64_t at,
-                                           int64_t k) {
+                                           int64_t k, int64_t l) {
     uint32_t lines[GN__AMX_SIDE * GN__GEMM_KC], *to = j->by_rows ? lines : (uint32_t *)out;
     gn__gemm turned = *j->g;
     int64_t mr = j->tiles->mr, deep = j->deep, bytes = (int64_t)gn__bytes_of(turned.dtype);
     turned.bk = turned.ak;
     turned.bn = 1;
     rows = GN__MIN(rows, mr);
-    for (int64_t l = 0; l < k; l++) {
+    for (; l < k; l++) {
         int64_t term = (at + l) * deep, have = turned.k - term;
         const char *p = turned.a + ((have > 0 ? term : 0) * turned.ak + row) * bytes;
         gn__pack_across(to + l * mr, &turned, p, rows, deep, have);
@@ -14334,14 +14399,26 @@ GN__NOINLINE static void gn__pack_a_across(const gn__gemm_job *j, void *out, int
 /* A panel of rows of A as gn__pack_a has it, or for AMX. */
 static void gn__pack_panel(const gn__gemm_job *j, char *out, int64_t row, int64_t rows, int64_t at, int64_t k) {
     const gn__gemm *g = j->g;
-    if (j->deep > 1 && g->am == 1 && g->ak != 1 && !g->lead) gn__pack_a_across(j, out, row, rows, at, k);
-    else if (!j->by_rows) gn__pack_a(out, g, row, rows, at, k, j->tiles->mr, j->deep);
+    if (!j->by_rows) gn__pack_a(out, g, row, rows, at, k, j->tiles->mr, j->deep);
     else
         for (int i = 0; i < j->tiles->mr; i++, out += 4 * k)
             if (i < rows)
                 gn__pack_line(out, g, gn__gemm_a(g, row + i, at * j->deep), g->ak, k, j->deep,
                               GN__MIN(g->k - at * j->deep, k * j->deep));
             else memset(out, 0, (size_t)(4 * k));
+}
+
+/* All panels of `rows` rows of A, one behind the other. */
+static void gn__pack_panels(const gn__gemm_job *j, char *out, int64_t row, int64_t rows, int64_t at, int64_t k) {
+    const gn__gemm *g = j->g;
+    bool across = j->deep > 1 && g->am == 1 && g->ak != 1 && !g->lead;
+    int64_t mr = j->tiles->mr, done = 0;
+    for (int64_t p = 0; p < rows; p += mr, out += mr * k * j->size) {
+        int64_t some = GN__MIN((rows - p + mr - 1) / mr, (int64_t)GN__GEMM_ABREAST);
+        if (across && p / mr % GN__GEMM_ABREAST == 0) done = gn__pairs_across(j, out, row + p, some, at, k);
+        if (across) gn__pack_a_across(j, out, row + p, rows - p, at, k, done);
+        else gn__pack_panel(j, out, row + p, rows - p, at, k);
+    }
 }
 
 /* k x cols of B, in packed elements, from (at, col): panels of nr columns, k by nr, zero-padded. */
@@ -14351,7 +14428,9 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
             size = g->dtype == GN_F64 ? 8 : 4;
     double line[GN__GEMM_NC + 64];
     if (g->bk == 1 && g->bn != 1) {
-        gn__pack_turned((char *)out, g, col, cols, at, k, nr, deep);
+        if (nr % 8 == 0 && gn__pairs_lie(g, g->bk, at, k, deep))
+            gn__pack_turned_pairs((char *)out, g, col, cols, at, k, nr);
+        else gn__pack_turned((char *)out, g, col, cols, at, k, nr, deep);
         return;
     }
     if (gn__pack_direct(g, deep) && g->bn == 1 && padded == cols) {
@@ -14374,11 +14453,11 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
     int mr = j->tiles->mr;
     int64_t padded = (j->rows + mr - 1) / mr * mr;
-    for (int64_t p = begin * mr; p < end * mr; p += mr)
-        for (int64_t at = 0; at < j->k && !gn__pool_stops(j->g->pool); at += j->kc) {
-            int64_t k = GN__MIN(j->k - at, j->kc);
-            gn__pack_panel(j, j->a + (padded * at + p * k) * j->size, j->row + p, j->rows - p, at, k);
-        }
+    int64_t from = begin * mr, rows = GN__MIN(end * mr, j->rows) - from;
+    for (int64_t at = 0; at < j->k && !gn__pool_stops(j->g->pool); at += j->kc) {
+        int64_t k = GN__MIN(j->k - at, j->kc);
+        gn__pack_panels(j, j->a + (padded * at + from * k) * j->size, j->row + from, rows, at, k);
+    }
 }
 
 /* Bias, rounding and storing of sums. */
@@ -14603,8 +14682,7 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
         const char *a = j->lies    ? gn__gemm_a(g, j->row + row, l)
                         : j->local ? t->own
                                    : j->a + (high * l + row * k) * size;
-        for (int64_t i = lies; i < rows && j->local; i += mr)
-            gn__pack_panel(j, j->lies ? t->own : t->own + i * k * size, j->row + row + i, rows - i, l, k);
+        if (j->local) gn__pack_panels(j, t->own, j->row + row + lies, rows - lies, l, k);
         bool first = j->joins && l < deep;
         gn__gemm_block(j, a, t->own, t->b + wide * (l - at) * size, first ? t->firsts : c, first ? GN__GEMM_NC : ldc,
                        rows, t->cols, k, j->joins ? l % deep > 0 : l > 0, t->edge);
@@ -14965,9 +15043,8 @@ static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
         gn__small_wide(j, scratch);
         return;
     }
-    int64_t mr = j->tiles->mr;
     j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
-    for (int64_t p = 0; p < j->rows; p += mr) gn__pack_panel(j, j->a + p * j->k * j->size, p, j->rows - p, 0, j->k);
+    gn__pack_panels(j, j->a, 0, j->rows, 0, j->k);
     gn__gemm_share s = { .part = { .rows = j->rows, .cols = j->g->n } };
     gn__gemm_scratch(j, &s.part, scratch);
     gn__gemm_task(j, &s);
