@@ -640,7 +640,7 @@ static bool ops_open(ops_case *o) {
 enum { SIDE_REST_US = 20000, SIDE_WAKE_US = 5000 };
 
 static void side_rest_us(unsigned us) {
-    if (set.threads > 1) usleep(us);
+    if (set.threads > 1 && !set.once) usleep(us);
 }
 static void side_rest(void) { side_rest_us(SIDE_REST_US); }
 
@@ -648,7 +648,7 @@ static void side_rest(void) { side_rest_us(SIDE_REST_US); }
 static void ops_measure(ops_case *o, bool beside, double *own, double *ceiling, double *other) {
     double once = set.once ? 1 : fmin(ops_run(o, 1), ops_run(o, 1));
     int times = once > 0 && once < 1e-4 ? (int)(1e-4 / once) + 1 : 1;
-    double budget = set.quick ? 0.03 : 0.25, begin = ex_now();
+    double budget = set.once ? 0 : set.quick ? 0.03 : 0.25, begin = ex_now();
     int n = 0, least = set.once ? 1 : set.quick ? 3 : 5;
     while (n < OPS_ROUNDS && (n < least || ex_now() - begin < budget)) {
         for (double awake = ex_now() + 1e-6 * SIDE_WAKE_US; !set.once;) {

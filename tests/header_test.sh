@@ -101,7 +101,7 @@ object_is_small() {
     [ -f "$WORK/$1.o" ] || "$1" -O2 -I. -c "$WORK/one.c" -o "$WORK/$1.o" || return 1
     size "$WORK/$1.o" | awk 'NR == 2 { print $4 " bytes loaded" }'
     wc -c <"$WORK/$1.o"
-    [ "$(wc -c <"$WORK/$1.o")" -lt "${GENIE_OBJECT_BYTES:-2425000}" ]
+    [ "$(wc -c <"$WORK/$1.o")" -lt "${GENIE_OBJECT_BYTES:-2430000}" ]
 }
 
 quiet_under_warnings() {
