@@ -9330,32 +9330,33 @@ GN__OLD_END
 #define GN__TARGET_NARROW
 #endif
 /* Of a as wide as its lane; shifts by halves of the distance, since hosts shift no narrow lanes by lanes. */
-#define GN__NARROW_OPS(S, T, U)                                                      \
-    GN__INLINE int32_t gn__narrow_neg_##S(int32_t a) {                               \
-        const U x = (U)a;                                                            \
-        return (T)(U)(0 - x);                                                        \
-    }                                                                                \
-    GN__INLINE int32_t gn__narrow_abs_##S(int32_t a) {                               \
-        const T x = (T)a, y = (T)(U)(0 - (U)a);                                      \
-        return a < 0 ? y : x;                                                        \
-    }                                                                                \
-    GN__INLINE int32_t gn__narrow_shl_##S(int32_t a, int32_t b) {                    \
-        const U by = (U)b;                                                           \
-        U x = (U)a, y = sizeof(T) > 1 ? (U)(x << 8 * (sizeof(T) > 1)) : x;           \
-        x = by & 8 ? y : x, y = (U)(x << 4);                                         \
-        x = by & 4 ? y : x, y = (U)(x << 2);                                         \
-        x = by & 2 ? y : x, y = (U)(x << 1);                                         \
-        x = by & 1 ? y : x;                                                          \
-        return by < 8 * sizeof(T) ? (T)x : 0;                                        \
-    }                                                                                \
-    GN__INLINE int32_t gn__narrow_shr_##S(int32_t a, int32_t b) {                    \
-        const U by = (U)b;                                                           \
-        T x = (T)a, sign = (T)(a < 0 ? -1 : 0), y = sizeof(T) > 1 ? (T)(x >> 8) : x; \
-        x = by & 8 ? y : x, y = (T)(x >> 4);                                         \
-        x = by & 4 ? y : x, y = (T)(x >> 2);                                         \
-        x = by & 2 ? y : x, y = (T)(x >> 1);                                         \
-        x = by & 1 ? y : x;                                                          \
-        return by < 8 * sizeof(T) ? x : sign;                                        \
+#define GN__NARROW_OPS(S, T, U)                                                        \
+    GN__INLINE int32_t gn__narrow_neg_##S(int32_t a) {                                 \
+        const U x = (U)a;                                                              \
+        return (T)(U)(0 - x);                                                          \
+    }                                                                                  \
+    GN__INLINE int32_t gn__narrow_abs_##S(int32_t a) {                                 \
+        const T x = (T)a, y = (T)(U)(0 - (U)a);                                        \
+        return a < 0 ? y : x;                                                          \
+    }                                                                                  \
+    GN__INLINE int32_t gn__narrow_shl_##S(int32_t a, int32_t b) {                      \
+        const U by = (U)b;                                                             \
+        U x = (U)a, y = sizeof(T) > 1 ? (U)(x << 8 * (sizeof(T) > 1)) : x;             \
+        x = by & 8 ? y : x, y = (U)(x << 4);                                           \
+        x = by & 4 ? y : x, y = (U)(x << 2);                                           \
+        x = by & 2 ? y : x, y = (U)(x << 1);                                           \
+        x = by & 1 ? y : x;                                                            \
+        return by < 8 * sizeof(T) ? (T)x : 0;                                          \
+    }                                                                                  \
+    /* what is negative is turned over before and after, so that zeros come in */      \
+    GN__INLINE int32_t gn__narrow_shr_##S(int32_t a, int32_t b) {                      \
+        const U by = (U)b, sign = (U)(T)(a < 0 ? -1 : 0);                              \
+        U x = (U)((U)a ^ sign), y = sizeof(T) > 1 ? (U)(x >> 8 * (sizeof(T) > 1)) : x; \
+        x = by & 8 ? y : x, y = (U)(x >> 4);                                           \
+        x = by & 4 ? y : x, y = (U)(x >> 2);                                           \
+        x = by & 2 ? y : x, y = (U)(x >> 1);                                           \
+        x = by & 1 ? y : x;                                                            \
+        return (T)(U)((by < 8 * sizeof(T) ? x : 0) ^ sign);                            \
     }
 GN__NARROW_OPS(u8, uint8_t, uint8_t)
 GN__NARROW_OPS(i8, int8_t, uint8_t)
@@ -13039,6 +13040,8 @@ typedef struct gn__lines {
     void (*fn)(const struct gn__lines *x, const char *p, char *o, void *room);
     /* Up to GN__LINES lines whose elements lie side by side, where they lie; NULL: they are moved into rows for fn. */
     void (*across)(const struct gn__lines *x, const char *p, char *o, int64_t lines);
+    /* Four lines that lie along memory, il and ol elements apart; NULL: each is fn's. */
+    void (*beside)(const struct gn__lines *x, const char *p, int64_t il, char *o, int64_t ol);
     int kind;
     uint32_t room;     /* bytes for each element of a line that fn works in */
     gn__atomic failed; /* no memory for lines; set by any thread */
@@ -13081,7 +13084,10 @@ static void gn__lines_range(void *arg, int64_t begin, int64_t end) {
                 far_out = gn__lines_view(x->out.dtype, o, ol, os, some, n),
                 near_out = gn__lines_view(x->out.dtype, to, long_n, 1, some, n);
         if (in_moves) gn__copy_view(&near_in, &far_in);
-        for (int64_t l = 0; l < some; l++)
+        int64_t l = 0;
+        for (; x->beside && !in_moves && !out_moves && l + 4 <= some; l += 4)
+            x->beside(x, p + l * il * ib, il, o + l * ol * ob, ol);
+        for (; l < some; l++)
             x->fn(x, in_moves ? from + l * long_n * ib : p + l * il * ib,
                   out_moves ? to + l * long_n * ob : o + l * ol * ob, room);
         if (out_moves) gn__copy_view(&far_out, &near_out);
@@ -13119,6 +13125,9 @@ typedef struct gn__maps64 {
     /* Running sums, to each of which is added what the additions lost; y may be x. How many were done, the others being
        too few or not finite. */
     int64_t (*sums)(const double *x, double *y, int64_t n, double *run_at, double *lost_at);
+    /* Those of four lines, lx and ly apart: how many of each were done. */
+    int64_t (*sums_beside)(const double *x, int64_t lx, double *y, int64_t ly, int64_t n, double *run_at,
+                           double *lost_at);
     /* y = (x - sub) mul; then y gain and y + bias, where they are given */
     void (*affine)(double *y, const double *x, double sub, double mul, const double *gain, const double *bias,
                    int64_t n);
@@ -13168,7 +13177,49 @@ typedef struct gn__maps64 {
         *lost_at = lost;                                                                                              \
         return i;                                                                                                     \
     }
+#define GN__FOUR_TURNED(to, from)                                                                     \
+    do {                                                                                              \
+        vec a = GN__SHUFFLE(pick, (from)[0], (from)[1], 0, 4, 2, 6),                                  \
+            c = GN__SHUFFLE(pick, (from)[2], (from)[3], 0, 4, 2, 6),                                  \
+            b = GN__SHUFFLE(pick, (from)[0], (from)[1], 1, 5, 3, 7),                                  \
+            d = GN__SHUFFLE(pick, (from)[2], (from)[3], 1, 5, 3, 7);                                  \
+        (to)[0] = GN__SHUFFLE(pick, a, c, 0, 1, 4, 5), (to)[2] = GN__SHUFFLE(pick, a, c, 2, 3, 6, 7); \
+        (to)[1] = GN__SHUFFLE(pick, b, d, 0, 1, 4, 5), (to)[3] = GN__SHUFFLE(pick, b, d, 2, 3, 6, 7); \
+    } while (0)
+/* A vector has an element of each line, so that no addition waits for one beside it. */
+#define GN__DEFINE_SUMS_BESIDE(S, attribute)                                                                    \
+    attribute static int64_t gn__sums_beside_##S(const double *x, int64_t lx, double *y, int64_t ly, int64_t n, \
+                                                 double *run_at, double *lost_at) {                             \
+        typedef double vec __attribute__((vector_size(32), aligned(8), may_alias));                             \
+        typedef int64_t pick __attribute__((vector_size(32)));                                                  \
+        vec run = *(const vec *)run_at, lost = *(const vec *)lost_at, line[4], v[4];                            \
+        int64_t i = 0;                                                                                          \
+        for (; i + 4 <= n; i += 4) {                                                                            \
+            vec now = run, off = lost;                                                                          \
+            GN__UNROLL for (int l = 0; l < 4; l++) line[l] = *(const vec *)(x + l * lx + i);                    \
+            GN__FOUR_TURNED(v, line);                                                                           \
+            GN__UNROLL for (int k = 0; k < 4; k++) {                                                            \
+                vec sum = now + v[k], back = sum - now;                                                         \
+                off += (now - (sum - back)) + (v[k] - back);                                                    \
+                now = sum;                                                                                      \
+                v[k] = sum + off;                                                                               \
+            }                                                                                                   \
+            if (!(fabs((now[0] + now[1]) + (now[2] + now[3])) < (double)INFINITY)) break;                       \
+            run = now, lost = off;                                                                              \
+            GN__FOUR_TURNED(line, v);                                                                           \
+            GN__UNROLL for (int l = 0; l < 4; l++) * (vec *)(y + l * ly + i) = line[l];                         \
+        }                                                                                                       \
+        *(vec *)run_at = run;                                                                                   \
+        *(vec *)lost_at = lost;                                                                                 \
+        return i;                                                                                               \
+    }
 #else
+#define GN__DEFINE_SUMS_BESIDE(S, attribute)                                                                          \
+    static int64_t gn__sums_beside_##S(const double *x, int64_t lx, double *y, int64_t ly, int64_t n, double *run_at, \
+                                       double *lost_at) {                                                             \
+        (void)x, (void)lx, (void)y, (void)ly, (void)n, (void)run_at, (void)lost_at;                                   \
+        return 0;                                                                                                     \
+    }
 #define GN__DEFINE_SUMS64(S, attribute, W)                                                                  \
     static int64_t gn__sums64_##S(const double *x, double *y, int64_t n, double *run_at, double *lost_at) { \
         (void)x, (void)y, (void)n, (void)run_at, (void)lost_at;                                             \
@@ -13178,9 +13229,11 @@ typedef struct gn__maps64 {
 GN__SMALL_BEGIN
 GN__DEFINE_MAPS64(base, )
 GN__DEFINE_SUMS64(base, , 2)
+GN__DEFINE_SUMS_BESIDE(base, )
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
+GN__DEFINE_SUMS_BESIDE(avx2, GN__TARGET_AVX2)
 #if defined(__clang__)
 #define gn__sums64_avx2 gn__sums64_base /* it takes four apart one by one */
 #else
@@ -13194,7 +13247,7 @@ GN__DEFINE_SUMS64(avx2, GN__TARGET_AVX2, 4)
 
 static const gn__maps64 *gn__maps64_of(const gn__pool *p) {
 #define GN__MAPS64(S) \
-    { gn__apart_##S, gn__apart_f32_##S, gn__sums64_##S, gn__affine64_##S }
+    { gn__apart_##S, gn__apart_f32_##S, gn__sums64_##S, gn__sums_beside_##S, gn__affine64_##S }
     static const gn__maps64 sets[2] = {
         GN__MAPS64(base),
 #if GN__X86
@@ -22284,10 +22337,22 @@ static void gn__along_line(const gn__lines *j, const char *p, char *o, void *roo
     }
 }
 
+static void gn__sums_lines(const gn__lines *j, const char *p, int64_t il, char *o, int64_t ol) {
+    const double *x = (const double *)(const void *)p;
+    double *y = (double *)(void *)o, run[4] = { 0 }, lost[4] = { 0 };
+    for (int64_t i = 0, m; i < j->n && !gn__pool_stops(j->c->pool); i += m) {
+        m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
+        int64_t done = gn__maps64_of(j->c->pool)->sums_beside(x + i, il, y + i, ol, m, run, lost);
+        for (int64_t l = 0; l < 4; l++)
+            gn__along_f64(GN__ALONG_SUM, x + l * il + i + done, y + l * ol + i + done, m - done, &run[l], &lost[l],
+                          false);
+    }
+}
+
 static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
     gn__lines x = gn__lines_of(c, c->attrs[0], (int)kind);
     x.fn = gn__along_line;
-    if (kind == GN__ALONG_SUM && c->in[0].dtype == GN_F64) x.across = gn__sums_across;
+    if (kind == GN__ALONG_SUM && c->in[0].dtype == GN_F64) x.across = gn__sums_across, x.beside = gn__sums_lines;
     return gn__lines_run(&x, 16384);
 }
 GN__COLD_BEGIN

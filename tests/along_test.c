@@ -344,6 +344,32 @@ TEST(running_sums_products_and_extremes_are_those_of_plain_loops) {
     gn_close(g);
 }
 
+/* Rows are added up several at a time, also where one of them is not finite from some element on. */
+TEST(running_sums_of_rows_have_the_bits_of_each_row_alone) {
+    enum { ROWS = 11, LONGEST = 1031 };
+    static const char *const isas[] = { "base", "avx2", "avx512" };
+    static const int lengths[] = { 1, 3, 4, 7, 130, LONGEST };
+    static double x[ROWS * LONGEST], all[ROWS * LONGEST], alone[LONGEST];
+    for (int i = 0; i < 3 * TEST_COUNT(lengths); i++) {
+        int n = lengths[i % TEST_COUNT(lengths)], wrong = 0;
+        setenv("GENIE_ISA", isas[i % 3], 1);
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 + (uint32_t)i % 2 });
+        unsetenv("GENIE_ISA");
+        for (int k = 0; k < ROWS * n; k++) x[k] = ldexp(test_random_real(-1, 1), (int)test_random_int(-30, 30));
+        for (int k = 0; k < 4; k++)
+            x[test_random_int(0, ROWS * n - 1)] = k == 0 ? NAN : k == 1 ? -INFINITY : k == 2 ? INFINITY : -0.0;
+        CHECK_RESULT(gn_read(gn_cumsum(gn_data(g, GN_F64, GN_SHAPE(ROWS, n), x), 1), all, (size_t)(ROWS * n) * 8),
+                     GN_OK);
+        for (int r = 0; r < ROWS; r++) {
+            gn_tensor row = gn_data(g, GN_F64, GN_SHAPE(n), x + r * n);
+            CHECK_RESULT(gn_read(gn_cumsum(row, 0), alone, (size_t)n * 8), GN_OK);
+            wrong += memcmp(alone, all + r * n, (size_t)n * 8) != 0;
+        }
+        if (!CHECK(wrong == 0)) printf("%s: %d of %d rows of %d differ\n", isas[i % 3], wrong, ROWS, n);
+        gn_close(g);
+    }
+}
+
 /* Sums far below 1 beside a sure class count: a loss of 1e-9 is not 0. */
 TEST(cross_entropy_of_sure_and_of_unsure_rows_is_that_of_plain_loops) {
     enum { ROWS = 37, CLASSES = 700 };
@@ -576,6 +602,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(nonzero_of_every_dtype_and_layout_is_that_of_a_plain_loop),
         TEST_ENTRY(extremes_of_integers_are_those_of_plain_loops),
         TEST_ENTRY(running_sums_products_and_extremes_are_those_of_plain_loops),
+        TEST_ENTRY(running_sums_of_rows_have_the_bits_of_each_row_alone),
         TEST_ENTRY(cross_entropy_of_sure_and_of_unsure_rows_is_that_of_plain_loops),
         TEST_ENTRY(reduction_of_a_loop_has_the_bits_of_that_of_its_stored_result),
         TEST_ENTRY(reduction_of_a_loop_that_divides_by_zero_fails),
