@@ -13191,7 +13191,7 @@ typedef struct gn__maps64 {
     attribute static int64_t gn__sums_beside_##S(const double *x, int64_t lx, double *y, int64_t ly, int64_t n, \
                                                  double *run_at, double *lost_at) {                             \
         typedef double vec __attribute__((vector_size(32), aligned(8), may_alias));                             \
-        typedef int64_t pick __attribute__((vector_size(32)));                                                  \
+        typedef int64_t pick __attribute__((vector_size(32), unused));                                          \
         vec run = *(const vec *)run_at, lost = *(const vec *)lost_at, line[4], v[4];                            \
         int64_t i = 0;                                                                                          \
         for (; i + 4 <= n; i += 4) {                                                                            \
