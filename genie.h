@@ -11335,6 +11335,9 @@ GN__TARGET_AVX512 static void gn__pieces_dot_bf16(float *y, const float *x, cons
         *(floats *)y = eight;
     }
 }
+#undef GN__LONGS
+#undef GN__QUARTERS
+#undef GN__EACH_QUARTER
 #define GN__MADD_BF16(sum, a, w) GN__MADD_SPREAD("vdpbf16ps", float, sum, a, w)
 GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
@@ -14159,22 +14162,16 @@ typedef struct gn__gemm_job {
 #define GN__TARGET_PAIRS
 #define GN__TARGET_BF16
 #endif
-#if defined(__GNUC__) || defined(__clang__)
-typedef uint32_t gn__pair __attribute__((aligned(2), may_alias));
-#else
-typedef uint32_t gn__pair;
-#endif
 /* n pairs of 16 bits: of bf16 the first is the upper half. */
 GN__TARGET_PAIRS static void gn__pair_up(uint32_t *to, const uint16_t *first, const uint16_t *second, int64_t stride,
                                          int64_t n, bool bf16) {
     const uint16_t *low = bf16 ? second : first, *high = bf16 ? first : second;
     if (stride == 1)
         for (int64_t i = 0; i < n; i++) to[i] = low[i] | (uint32_t)high[i] << 16;
-    else if (stride == 2 && second == first + 1 && bf16) {
-        const gn__pair *from = (const gn__pair *)(const void *)first;
-        for (int64_t i = 0; i < n; i++) to[i] = from[i] >> 16 | from[i] << 16;
-    } else if (stride == 2 && second == first + 1) memcpy(to, first, (size_t)n * sizeof *to);
-    else
+    else if (stride == 2 && second == first + 1) {
+        memcpy(to, first, (size_t)n * sizeof *to);
+        for (int64_t i = 0; i < n && bf16; i++) to[i] = to[i] >> 16 | to[i] << 16;
+    } else
         for (int64_t i = 0; i < n; i++) to[i] = low[i * stride] | (uint32_t)high[i * stride] << 16;
 }
 
@@ -15424,7 +15421,7 @@ static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_
 
 /* Columns of a task of j->sums: running sums of so many stay in a second-level cache; of each of the last tasks. */
 enum { GN__ROWWISE_N = 16384, GN__ROWWISE_LAST = 1024 };
-enum { GN__ROWWISE_LONG = 512 }; /* running sums of fewer columns stay in a first-level cache */
+enum { GN__ROWWISE_LONG = 512 }; /* running sums of no more columns stay in a first-level cache */
 
 /* With those of row l of GN__LANES, of which n are read: `abreast` rows so far apart are read at a time. */
 static gn__fetch_at gn__gemv_ahead(const gn__gemv *j, int64_t n, int64_t l, int64_t abreast) {
