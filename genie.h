@@ -9241,7 +9241,26 @@ GN__OLD_END
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
-GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+/* Comparisons, two vectors at a time: the upper halves of their masks are eight truth values. */
+#define GN__TILE_LONG_C(NAME, name, wire, cls, mask, flops, tol, body)                                         \
+    GN__TARGET static void gn__tile_##NAME##_f64_avx2(void *restrict y, const void *const *x, const double *p, \
+                                                      int64_t n) {                                             \
+        typedef double wide __attribute__((vector_size(32), aligned(8), may_alias));                           \
+        typedef uint32_t words __attribute__((vector_size(32), aligned(4), may_alias));                        \
+        const wide *xa = (const wide *)x[0], *xb = (const wide *)x[1];                                         \
+        words *out = (words *)y;                                                                               \
+        (void)p;                                                                                               \
+        GN__TILE_LOOP for (int64_t i = 0; i < n / 8; i++) {                                                    \
+            wide a = xa[2 * i], b = xb[2 * i];                                                                 \
+            const words low = (words)(body);                                                                   \
+            a = xa[2 * i + 1];                                                                                 \
+            b = xb[2 * i + 1];                                                                                 \
+            const words all = GN__SHUFFLE(words, low, (words)(body), 0, 2, 8, 10, 4, 6, 12, 14);               \
+            out[i] = GN__SHUFFLE(words, all, all, 0, 1, 4, 5, 2, 3, 6, 7) >> 31;                               \
+        }                                                                                                      \
+    }
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_LONG_C, GN__TILE_U, GN__TILE_U)
+#undef GN__TILE_LONG_C
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
