@@ -13175,29 +13175,34 @@ typedef struct gn__maps64 {
         GN__ONE_BY_ONE for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];                                    \
     }
 #if defined(__GNUC__) || defined(__clang__)
-/* What W additions lost is found together. */
+/* Two chains of additions, sums and what they lost, wait for nothing but themselves: while one block is summed, what
+   the one before it lost is found, and the results of the one before that are written. */
 #define GN__DEFINE_SUMS64(S, attribute, W)                                                                            \
     attribute static int64_t gn__sums64_##S(const double *x, double *y, int64_t n, double *run_at, double *lost_at) { \
         typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                                \
-        double lost = *lost_at, run = *run_at;                                                                        \
-        int64_t i = 0;                                                                                                \
-        for (; i + 8 <= n; i += 8) {                                                                                  \
-            double s[9] = { run };                                                                                    \
-            GN__UNROLL for (int l = 0; l < 8; l++) s[l + 1] = s[l] + x[i + l];                                        \
-            if (!(fabs(s[8]) < (double)INFINITY)) break;                                                              \
-            GN__UNROLL for (int l = 0; l < 8; l += W) {                                                               \
-                vec before, now, back, more, all;                                                                     \
-                GN__UNROLL for (int k = 0; k < W; k++) before[k] = s[l + k], now[k] = s[l + k + 1];                   \
-                back = now - before;                                                                                  \
-                more = (before - (now - back)) + (*(const vec *)(x + i + l) - back);                                  \
-                GN__UNROLL for (int k = 0; k < W; k++) all[k] = lost += more[k];                                      \
-                *(vec *)(y + i + l) = now + all;                                                                      \
+        enum { BLOCK = 32 };                                                                                          \
+        double lost = *lost_at, run = *run_at, sums[3][BLOCK + 1], losses[2][BLOCK];                                  \
+        int64_t blocks = n / BLOCK;                                                                                   \
+        for (int64_t k = 0; k < blocks + 2; k++) {                                                                    \
+            double *now = sums[k % 3], *was = sums[(k + 2) % 3], *first = sums[(k + 1) % 3], *more = losses[k & 1],   \
+                   *all = losses[~k & 1];                                                                             \
+            bool adds = k < blocks, loses = k >= 1 && k <= blocks, ends = k >= 2;                                     \
+            now[0] = run;                                                                                             \
+            for (int64_t l = 0, at = k * BLOCK; l < BLOCK; l += W, at += W) {                                         \
+                if (adds) GN__UNROLL for (int q = 0; q < W; q++) now[l + q + 1] = run += x[at + q];                   \
+                if (ends) *(vec *)(y + at - 2 * BLOCK) = *(const vec *)(first + l + 1) + *(const vec *)(all + l);     \
+                if (!loses) continue;                                                                                 \
+                const vec a = *(const vec *)(was + l), b = *(const vec *)(was + l + 1), back = b - a;                 \
+                *(vec *)(more + l) = (a - (b - back)) + (*(const vec *)(x + at - BLOCK) - back);                      \
+                GN__UNROLL for (int q = 0; q < W; q++) more[l + q] = lost += more[l + q];                             \
             }                                                                                                         \
-            run = s[8];                                                                                               \
+            if (!adds || fabs(run) < (double)INFINITY) continue;                                                      \
+            blocks = k; /* this one, by its elements */                                                               \
+            run = now[0];                                                                                             \
         }                                                                                                             \
         *run_at = run;                                                                                                \
         *lost_at = lost;                                                                                              \
-        return i;                                                                                                     \
+        return blocks * BLOCK;                                                                                        \
     }
 #define GN__FOUR_TURNED(to, from)                                                                     \
     do {                                                                                              \
