@@ -1192,8 +1192,11 @@ typedef struct gn_quantized {
 
 /* x (…,K) times the rows of w (N,K), plus b (N) or GN_NONE: (…,N). x and b are f32, f16 or bf16, of one dtype. Sums
    are those of f32 products: within 4 eps of the sum of absolute terms on a CPU, K/2 eps on a GPU, then rounded to
-   x's dtype; on a GPU, with more than 8 rows of x, weights are rounded to x's dtype first. Differentiable by x, not by
-   w (GN_NO_GRADIENT). GN_BAD_SHAPE: rows that are not whole blocks, scales whose columns do not divide K. */
+   x's dtype; on a GPU, with more than 8 rows of x, weights are rounded to x's dtype first. On x86-64 with AVX2 one or
+   two rows of x (up to 8 with batch_invariant) by INT4 without zeros, in groups of 64 or of a multiple of 128 columns,
+   are taken as multiples of 2^-21 or less of their largest element: add 2^-22 of that times the sum of the absolute
+   weights. Differentiable by x, not by w (GN_NO_GRADIENT). GN_BAD_SHAPE: rows that are not whole blocks, scales whose
+   columns do not divide K. */
 GN_API gn_tensor gn_linear_quantized_at(const char *file, int line, gn_tensor x, gn_quantized w, gn_tensor b);
 #define gn_linear_quantized(...) gn_linear_quantized_at(GN_HERE, __VA_ARGS__)
 /* Rows of w (V,K) by ids (…), i32 or i64: (…,K) of dtype f32, f16 or bf16. An id out of range is
@@ -20204,7 +20207,9 @@ typedef int8_t gn__quant_s2 __attribute__((vector_size(16), aligned(1), may_alia
                                                    (gn__quant_i2){ 0 }, (unsigned short)-1)
 #endif
 /* What will be needed some rows on: a processor's own look ahead ends with a page of memory. */
-GN__INLINE void gn__quant_ahead(const uint8_t *p) { __builtin_prefetch((const void *)((uintptr_t)p + 4096), 0, 2); }
+GN__INLINE void gn__quant_ahead(const uint8_t *p, uintptr_t by) {
+    __builtin_prefetch((const void *)((uintptr_t)p + by), 0, 2);
+}
 /* Where lanes' sums become one: GN__QUANT_RUN elements on, or at the end. */
 GN__INLINE const float *gn__quant_stop(const float *begin, const float *x, const float *end) {
     return begin + GN__MIN(((x - begin) / GN__QUANT_RUN + 1) * GN__QUANT_RUN, end - begin);
@@ -20223,7 +20228,7 @@ GN__TARGET_AVX512 static float gn__quant_dot_4(const gn__quant *q, const gn__qua
         for (const float *stop = gn__quant_stop(begin, x, end); x < stop;) {
             gn__quant_f2 sum = { 0 }, table = values - *z++;
             for (const float *next = x + group; x < next; p += unit / 2, x += unit) {
-                gn__quant_ahead(p);
+                gn__quant_ahead(p, 4096);
                 GN__UNROLL for (int l = 0; l < unit; l += 16) {
                     gn__quant_l2 v = (gn__quant_l2){ 0 } + gn__quant_long(p + l / 2);
                     sum += GN__QUANT_LOOK(table, (gn__quant_i2)v >> by) * *(const gn__quant_f2 *)(const void *)(x + l);
@@ -20253,7 +20258,7 @@ GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_8_of(const gn__quant *q, const 
             float scale = skip ? GN__QUANT_HALF_avx2(p) : *s++, zero = zeros ? *z++ : 0;
             p += skip;
             for (const float *next = x + group; x < next; p += unit, x += unit) {
-                gn__quant_ahead(p);
+                gn__quant_ahead(p, 4096);
                 GN__UNROLL for (int l = 0; l < unit; l += 16) {
                     gn__quant_f2 v = __builtin_convertvector(GN__QUANT_SIGNED2(p + l), gn__quant_f2);
                     if (zeros) v -= zero;
@@ -20274,6 +20279,68 @@ GN__TARGET_AVX512 static float gn__quant_dot_8(const gn__quant *q, const gn__qua
     return q->zeros || group % GN__QUANT_UNIT ? gn__quant_dot_8_of(q, r, x, 16, group, skip, true)
                                               : gn__quant_dot_8_of(q, r, x, GN__QUANT_UNIT, group, skip, false);
 }
+/* Rows of int4 whose zero is 8 by x in fixed point, for groups of 64 or of whole blocks: of each 128 elements
+   gn__quant_fix leaves the three digits of their 24 bits, least first, as bytes in the order in which the low halves of
+   the weight's bytes meet them, then those of the high halves, and what is to be taken off for the zero. Sums of eight
+   products are exact, whatever instruction makes them. */
+enum { GN__FIXED_BLOCK = 128, GN__FIXED_DIGITS = 3, GN__FIXED_ZERO = 6 * 64, GN__FIXED_FACTOR = 7 * 64 };
+static bool gn__quant_fixes(const gn__quant *q) {
+    return q->format == GN_QUANT_INT4 && !q->zeros && q->scales && q->k % GN__FIXED_BLOCK == 0 &&
+           (q->group == 64 || q->group % GN__FIXED_BLOCK == 0);
+}
+#define GN__FIXED_SUM(sum, w, x)                                                 \
+    do {                                                                         \
+        words of_two, of_four;                                                   \
+        __asm__("vpmaddubsw %2, %1, %0" : "=v"(of_two) : "v"(w), "vm"(x));       \
+        __asm__("vpmaddwd %2, %1, %0" : "=v"(of_four) : "v"(of_two), "v"(ones)); \
+        (sum) += of_four;                                                        \
+    } while (0)
+#define GN__FIXED_SUM_VNNI(sum, w, x) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "vm"(x))
+#define GN__FIXED_SCALE_8(h, a, b) ((floats){ 0 } + ((h) ? (b) : (a)))
+#define GN__FIXED_SCALE_16(h, a, b) ((floats){ a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b })
+#define GN__DEFINE_FIXED(S, attribute, L, SUM)                                                                     \
+    attribute static float gn__quant_fixed_##S(const gn__quant *q, const gn__quant_row *r, const float *x) {       \
+        GN__CONTRACT                                                                                               \
+        enum { PARTS = 16 / L };                                                                                   \
+        typedef uint32_t words __attribute__((vector_size(4 * L), aligned(1), may_alias));                         \
+        typedef int32_t ints __attribute__((vector_size(4 * L)));                                                  \
+        typedef float floats __attribute__((vector_size(4 * L)));                                                  \
+        const words halves = (words){ 0 } + 0x0f0f0f0f, ones = (words){ 0 } + 0x00010001;                          \
+        const uint8_t *w = r->p, *digits = (const uint8_t *)x;                                                     \
+        const float *s = r->scale;                                                                                 \
+        const bool two = q->group < GN__FIXED_BLOCK;                                                               \
+        int64_t blocks = q->group / GN__FIXED_BLOCK, left = blocks;                                                \
+        union {                                                                                                    \
+            floats part[PARTS];                                                                                    \
+            gn__quant_f half[2];                                                                                   \
+        } all;                                                                                                     \
+        floats total[PARTS];                                                                                       \
+        memset(total, 0, sizeof total);                                                                            \
+        (void)ones;                                                                                                \
+        for (int64_t k = 0; k < q->k; k += GN__FIXED_BLOCK, w += 64, digits += GN__FIXED_BLOCK * sizeof *x) {      \
+            const float a = s[0], b = s[two];                                                                      \
+            gn__quant_ahead(w, 16384);                                                                             \
+            GN__UNROLL for (int h = 0; h < PARTS; h++) {                                                           \
+                const words *d = (const words *)(const void *)digits + h, v = ((const words *)(const void *)w)[h], \
+                            low = v & halves, high = v >> 4 & halves;                                              \
+                words sum[GN__FIXED_DIGITS] = { d[6 * PARTS] };                                                    \
+                GN__UNROLL for (int i = 0; i < GN__FIXED_DIGITS; i++) {                                            \
+                    SUM(sum[i], low, d[i * PARTS]);                                                                \
+                    SUM(sum[i], high, d[(i + 3) * PARTS]);                                                         \
+                }                                                                                                  \
+                sum[0] += (sum[1] << 8) + (sum[2] << 16);                                                          \
+                total[h] += __builtin_convertvector((ints)sum[0], floats) * GN__FIXED_SCALE_##L(h, a, b);          \
+            }                                                                                                      \
+            if (two) s += 2;                                                                                       \
+            else if (--left == 0) s++, left = blocks;                                                              \
+        }                                                                                                          \
+        memcpy(&all, total, sizeof all);                                                                           \
+        all.half[0] += all.half[1];                                                                                \
+        return GN__LANES_SUM(all.half[0]) * x[GN__FIXED_FACTOR / (int)sizeof *x];                                  \
+    }
+GN__DEFINE_FIXED(avx2, GN__TARGET_AVX2, 8, GN__FIXED_SUM)
+GN__DEFINE_FIXED(avx512, GN__TARGET_AVX512, 16, GN__FIXED_SUM)
+GN__DEFINE_FIXED(vnni, GN__TARGET_AVX512, 16, GN__FIXED_SUM_VNNI)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -20294,6 +20361,17 @@ static gn__quant_dot_fn gn__quant_dot_of(const gn__quant *q, const gn__pool *p) 
     return wide && int4 ? gn__quant_dot_4 : wide && q->format != GN_QUANT_Q4_0 ? gn__quant_dot_8 : gn__quant_dot;
 }
 
+/* What computes a row of int4 by fixed point. */
+static gn__quant_dot_fn gn__quant_fixed_of(const gn__pool *p) {
+#if GN__X86
+    if (p->isa == GN__ISA_AVX512) return gn__atomic_load(&gn__vnni) ? gn__quant_fixed_vnni : gn__quant_fixed_avx512;
+    return gn__quant_fixed_avx2;
+#else
+    (void)p;
+    return NULL;
+#endif
+}
+
 /* Rows of a weight for some rows x (m,K), f32 and dense. */
 enum {
     GN__QUANT_CHUNK = 1024,
@@ -20307,9 +20385,9 @@ typedef struct gn__quant_job {
     const gn__quant *q;
     const gn__call *c;
     const float *x, *bias;
-    gn__quant_dot_fn dot; /* for few rows of x, in whose order it is; NULL: rows are widened */
-    int64_t m, first;     /* rows of x; of a stretch: of the weight's rows */
-    float *rows;          /* a stretch of the weight's rows, widened */
+    gn__quant_dot_fn dot[GN__QUANT_FEW]; /* for few rows of x, each as it is for this one; NULL: rows are widened */
+    int64_t m, first;                    /* rows of x; of a stretch: of the weight's rows */
+    float *rows;                         /* a stretch of the weight's rows, widened */
     char *out;
     gn__atomic failed; /* 1: no memory, 2: an id is out of range */
 } gn__quant_job;
@@ -20351,7 +20429,7 @@ static void gn__quant_dot_range(void *arg, int64_t begin, int64_t end) {
             gn__quant_row_bytes(q, n + r, &row);
             if (!together) gn__quant_row_scales(q, n + r, &row);
             else if (row.scale = room + r * q->per_row, q->zeros) gn__quant_row_zeros(q, n + r, &row);
-            for (int64_t i = 0; i < j->m; i++) y[i][r] = j->dot(q, &row, j->x + i * q->k);
+            for (int64_t i = 0; i < j->m; i++) y[i][r] = j->dot[i](q, &row, j->x + i * q->k);
         }
         for (int64_t i = 0; i < j->m; i++) {
             for (int64_t r = 0; r < some && j->bias; r++) y[i][r] += j->bias[n + r];
@@ -20406,14 +20484,51 @@ static void gn__quant_turns(float *x, int64_t k) {
     }
 }
 
-/* Few rows of x, which may be brought into another order. */
+#if GN__X86
+/* Brings x into fixed point, where it lies. False, and x as it was: it is not finite, or too small or large. */
+GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
+    enum { LEAST = 67, MOST = 187 }; /* exponents of f32: 2^-60 to 2^60 */
+    uint32_t most = 0, e;
+    for (int64_t at = 0; at < k; at += GN__FIXED_BLOCK)
+        for (int64_t i = 0; i < GN__FIXED_BLOCK; i++) most = GN__MAX(most, gn__f32_bits(x[at + i]) & 0x7fffffff);
+    e = most >> 23;
+    if (most && (e < LEAST || e > MOST)) return false;
+    if (!most) e = LEAST;
+    const float up = gn__bits_f32((127 + 21 - (e - 127)) << 23), factor = gn__bits_f32((127 - 21 + (e - 127)) << 23);
+    for (; k > 0; k -= GN__FIXED_BLOCK, x += GN__FIXED_BLOCK) {
+        int32_t v[GN__FIXED_BLOCK];
+        uint8_t *to = (uint8_t *)x;
+        for (int i = 0; i < GN__FIXED_BLOCK; i++) /* rounded to even: below 2^22, beside 1.5 * 2^23 */
+            v[i] = (int32_t)gn__f32_bits(x[i] * up + 0x1.8p23f) - 0x4b400000;
+        for (int i = 0; i < 16; i++) {
+            const int32_t *of = v + 8 * i;
+            int32_t less = -8 * (of[0] + of[1] + of[2] + of[3] + of[4] + of[5] + of[6] + of[7]);
+            memcpy(to + GN__FIXED_ZERO + 4 * i, &less, 4);
+        }
+        for (int digit = 0; digit < GN__FIXED_DIGITS; digit++, to += 64)
+            for (int i = 0; i < 64; i++) {
+                to[i] = (uint8_t)v[2 * i], to[3 * 64 + i] = (uint8_t)v[2 * i + 1];
+                v[2 * i] = (v[2 * i] + 128) >> 8, v[2 * i + 1] = (v[2 * i + 1] + 128) >> 8;
+            }
+        x[GN__FIXED_FACTOR / (int)sizeof *x] = factor;
+    }
+    return true;
+}
+#endif
+
+/* Few rows of x, which may be brought into another order, or into fixed point. */
 GN__NOINLINE static void gn__quant_few(gn__quant_job *j, float *x) {
     const gn__quant *q = j->q;
     gn__pool *pool = j->c->pool;
-    j->dot = j->m <= 2 || (pool && pool->invariant) ? gn__quant_dot_of(q, pool) : NULL;
-    bool turns = GN__X86 && j->dot == gn__quant_dot_4 && j->dot != gn__quant_dot;
-    for (int64_t i = 0; i < j->m && turns; i++) gn__quant_turns(x + i * q->k, q->k);
-    gn__pool_for(pool, q->n, 4 + 65536 / q->k / 4 * 4, j->dot ? gn__quant_dot_range : gn__quant_few_range, j);
+    gn__quant_dot_fn dot = j->m <= 2 || (pool && pool->invariant) ? gn__quant_dot_of(q, pool) : NULL;
+    for (int64_t i = 0; i < j->m; i++) {
+        j->dot[i] = dot;
+#if GN__X86
+        if (dot && gn__quant_fixes(q) && gn__quant_fix(x + i * q->k, q->k)) j->dot[i] = gn__quant_fixed_of(pool);
+        else if (dot == gn__quant_dot_4) gn__quant_turns(x + i * q->k, q->k);
+#endif
+    }
+    gn__pool_for(pool, q->n, 4 + 65536 / q->k / 4 * 4, dot ? gn__quant_dot_range : gn__quant_few_range, j);
 }
 
 /* Rows begin to end of a weight as f32, or of a stretch of it that begins at j->first. */

@@ -241,6 +241,47 @@ TEST(products_have_equal_bits_by_avx2_and_avx512) {
     }
 }
 
+/* Of int4 without zeros x is taken as fixed point of 22 bits below its largest element: the error stays below what that
+   and sums in f32 allow; what is not finite, or too small or large for that, is summed as floats, row by row. */
+TEST(products_of_int4_are_as_exact_as_their_inputs) {
+    enum { WIDE = 37, DEEP = 1024, ROWS = 2 };
+    static const int groups[] = { 64, 128, 512, 1024, 32 };
+    static const struct {
+        double outlier, unit;
+    } inputs[] = { { 1, 1 },      { 1000, 1 }, { 1, 0x1p-50 },  { 1, 0x1p-70 }, { 1, 0x1p59 },
+                   { 1, 0x1p70 }, { 1, 0 },    { INFINITY, 1 }, { NAN, 1 } };
+    static uint8_t data[WIDE * DEEP / 2];
+    static float scales[WIDE * DEEP / 32], x[ROWS * DEEP], y[2][ROWS * WIDE];
+    for (int group = 0; group < TEST_COUNT(groups); group++)
+        for (int c = 0; c < TEST_COUNT(inputs); c++) {
+            path_product p = { GN_QUANT_INT4, GN_F32, WIDE, DEEP, groups[group], ROWS, false, false };
+            for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)test_random();
+            for (int i = 0; i < WIDE * DEEP / groups[group]; i++) scales[i] = (float)test_random_int(1, 500) / 512.f;
+            for (int i = 0; i < ROWS * DEEP; i++) x[i] = (float)((double)test_random_int(-4000, 4000) / 1024);
+            for (int i = 0; i < DEEP; i++) x[i] = (float)(x[i] * inputs[c].unit);
+            x[test_random_int(0, DEEP - 1)] = (float)((inputs[c].unit ? inputs[c].unit : 1) * 3 * inputs[c].outlier);
+            if (!inputs[c].unit) memset(x, 0, DEEP * sizeof *x);
+            path_product_on(&p, NULL, data, scales, x, y[0]);
+            path_product_on(&p, "avx2", data, scales, x, y[1]);
+            if (memcmp(y[0], y[1], sizeof y[0]))
+                test_fail(__FILE__, __LINE__, "case %d of %d: the bits differ", c, group);
+            for (int i = 0; i < ROWS * WIDE; i++) {
+                double sum = 0, terms = 0, most = 0;
+                for (int k = 0; k < DEEP; k++) {
+                    int n = i % WIDE, w = (data[(n * DEEP + k) / 2] >> (k % 2 * 4) & 15) - 8;
+                    double s = (double)scales[(n * DEEP + k) / groups[group]] * w, v = (double)x[i / WIDE * DEEP + k];
+                    sum += s * v;
+                    terms += fabs(s * v);
+                    most += fabs(s) * 0x1p-22;
+                }
+                double largest = 0;
+                for (int k = 0; k < DEEP; k++) largest = fmax(largest, fabs((double)x[i / WIDE * DEEP + k]));
+                if (!isfinite(sum)) CHECK(!isfinite((double)y[0][i]));
+                else CHECK_NEAR(y[0][i], sum, most * largest + terms * 0x1p-19);
+            }
+        }
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(gguf_blocks_are_the_values_that_a_reader_gives),
@@ -248,6 +289,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(gguf_blocks_are_made_byte_for_byte),
         TEST_ENTRY(what_is_quantised_is_within_its_bound),
         TEST_ENTRY(products_have_equal_bits_by_avx2_and_avx512),
+        TEST_ENTRY(products_of_int4_are_as_exact_as_their_inputs),
         TEST_ENTRY(a_weight_is_its_bytes_and_is_shared_by_products_and_lookups),
     };
     test_begin(argc, argv);
