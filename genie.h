@@ -20361,16 +20361,13 @@ static gn__quant_dot_fn gn__quant_dot_of(const gn__quant *q, const gn__pool *p) 
     return wide && int4 ? gn__quant_dot_4 : wide && q->format != GN_QUANT_Q4_0 ? gn__quant_dot_8 : gn__quant_dot;
 }
 
+#if GN__X86
 /* What computes a row of int4 by fixed point. */
 static gn__quant_dot_fn gn__quant_fixed_of(const gn__pool *p) {
-#if GN__X86
     if (p->isa == GN__ISA_AVX512) return gn__atomic_load(&gn__vnni) ? gn__quant_fixed_vnni : gn__quant_fixed_avx512;
     return gn__quant_fixed_avx2;
-#else
-    (void)p;
-    return NULL;
-#endif
 }
+#endif
 
 /* Rows of a weight for some rows x (m,K), f32 and dense. */
 enum {
@@ -20477,6 +20474,7 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     gn_free(room);
 }
 
+#if GN__X86
 static void gn__quant_turns(float *x, int64_t k) {
     for (float old[16]; k > 0; k -= 16, x += 16) {
         memcpy(old, x, sizeof old);
@@ -20484,7 +20482,6 @@ static void gn__quant_turns(float *x, int64_t k) {
     }
 }
 
-#if GN__X86
 /* Brings x into fixed point, where it lies. False, and x as it was: it is not finite, or too small or large. */
 GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
     enum { LEAST = 67, MOST = 187 }; /* exponents of f32: 2^-60 to 2^60 */
@@ -20526,6 +20523,8 @@ GN__NOINLINE static void gn__quant_few(gn__quant_job *j, float *x) {
 #if GN__X86
         if (dot && gn__quant_fixes(q) && gn__quant_fix(x + i * q->k, q->k)) j->dot[i] = gn__quant_fixed_of(pool);
         else if (dot == gn__quant_dot_4) gn__quant_turns(x + i * q->k, q->k);
+#else
+        (void)x;
 #endif
     }
     gn__pool_for(pool, q->n, 4 + 65536 / q->k / 4 * 4, dot ? gn__quant_dot_range : gn__quant_few_range, j);
