@@ -259,8 +259,9 @@ TEST(products_of_int4_are_as_exact_as_their_inputs) {
             for (int i = 0; i < WIDE * DEEP / groups[group]; i++) scales[i] = (float)test_random_int(1, 500) / 512.f;
             for (int i = 0; i < ROWS * DEEP; i++) x[i] = (float)((double)test_random_int(-4000, 4000) / 1024);
             for (int i = 0; i < DEEP; i++) x[i] = (float)(x[i] * inputs[c].unit);
-            x[test_random_int(0, DEEP - 1)] = (float)((inputs[c].unit ? inputs[c].unit : 1) * 3 * inputs[c].outlier);
-            if (!inputs[c].unit) memset(x, 0, DEEP * sizeof *x);
+            x[test_random_int(0, DEEP - 1)] =
+                (float)((inputs[c].unit > 0 ? inputs[c].unit : 1) * 3 * inputs[c].outlier);
+            if (inputs[c].unit <= 0) memset(x, 0, DEEP * sizeof *x);
             path_product_on(&p, NULL, data, scales, x, y[0]);
             path_product_on(&p, "avx2", data, scales, x, y[1]);
             if (memcmp(y[0], y[1], sizeof y[0]))
