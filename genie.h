@@ -20513,6 +20513,16 @@ GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
 }
 #endif
 
+/* Rows of the weight that a thread takes at a time. They begin with bytes and scales that nothing has asked for ahead,
+   so there are as few such beginnings as threads, but for large weights, where one may be held up. */
+static int64_t gn__quant_grain(const gn__quant *q, const gn__pool *pool) {
+    int64_t threads = pool ? (int64_t)pool->n_threads + 1 : 1, stretch = GN__QUANT_STRETCH,
+            least = 4 + 65536 / q->k / 4 * 4, most = (1 + (1 << 20) / q->k / stretch) * stretch,
+            even = (q->n + threads - 1) / threads;
+    even = (even + stretch - 1) / stretch * stretch;
+    return GN__MAX(least, GN__MIN(even, most));
+}
+
 /* Few rows of x, which may be brought into another order, or into fixed point. */
 GN__NOINLINE static void gn__quant_few(gn__quant_job *j, float *x) {
     const gn__quant *q = j->q;
@@ -20527,7 +20537,7 @@ GN__NOINLINE static void gn__quant_few(gn__quant_job *j, float *x) {
         (void)x;
 #endif
     }
-    gn__pool_for(pool, q->n, 4 + 65536 / q->k / 4 * 4, dot ? gn__quant_dot_range : gn__quant_few_range, j);
+    gn__pool_for(pool, q->n, gn__quant_grain(q, pool), dot ? gn__quant_dot_range : gn__quant_few_range, j);
 }
 
 /* Rows begin to end of a weight as f32, or of a stretch of it that begins at j->first. */
