@@ -20207,9 +20207,7 @@ typedef int8_t gn__quant_s2 __attribute__((vector_size(16), aligned(1), may_alia
                                                    (gn__quant_i2){ 0 }, (unsigned short)-1)
 #endif
 /* What will be needed some rows on: a processor's own look ahead ends with a page of memory. */
-GN__INLINE void gn__quant_ahead(const uint8_t *p, uintptr_t by) {
-    __builtin_prefetch((const void *)((uintptr_t)p + by), 0, 2);
-}
+GN__INLINE void gn__quant_ahead(const uint8_t *p) { __builtin_prefetch((const void *)((uintptr_t)p + 4096), 0, 2); }
 /* Where lanes' sums become one: GN__QUANT_RUN elements on, or at the end. */
 GN__INLINE const float *gn__quant_stop(const float *begin, const float *x, const float *end) {
     return begin + GN__MIN(((x - begin) / GN__QUANT_RUN + 1) * GN__QUANT_RUN, end - begin);
@@ -20228,7 +20226,7 @@ GN__TARGET_AVX512 static float gn__quant_dot_4(const gn__quant *q, const gn__qua
         for (const float *stop = gn__quant_stop(begin, x, end); x < stop;) {
             gn__quant_f2 sum = { 0 }, table = values - *z++;
             for (const float *next = x + group; x < next; p += unit / 2, x += unit) {
-                gn__quant_ahead(p, 4096);
+                gn__quant_ahead(p);
                 GN__UNROLL for (int l = 0; l < unit; l += 16) {
                     gn__quant_l2 v = (gn__quant_l2){ 0 } + gn__quant_long(p + l / 2);
                     sum += GN__QUANT_LOOK(table, (gn__quant_i2)v >> by) * *(const gn__quant_f2 *)(const void *)(x + l);
@@ -20258,7 +20256,7 @@ GN__TARGET_AVX512 GN__INLINE float gn__quant_dot_8_of(const gn__quant *q, const 
             float scale = skip ? GN__QUANT_HALF_avx2(p) : *s++, zero = zeros ? *z++ : 0;
             p += skip;
             for (const float *next = x + group; x < next; p += unit, x += unit) {
-                gn__quant_ahead(p, 4096);
+                gn__quant_ahead(p);
                 GN__UNROLL for (int l = 0; l < unit; l += 16) {
                     gn__quant_f2 v = __builtin_convertvector(GN__QUANT_SIGNED2(p + l), gn__quant_f2);
                     if (zeros) v -= zero;
@@ -20319,7 +20317,7 @@ static bool gn__quant_fixes(const gn__quant *q) {
         (void)ones;                                                                                                \
         for (int64_t k = 0; k < q->k; k += GN__FIXED_BLOCK, w += 64, digits += GN__FIXED_BLOCK * sizeof *x) {      \
             const float a = s[0], b = s[two];                                                                      \
-            gn__quant_ahead(w, 16384);                                                                             \
+            gn__quant_ahead(w);                                                                                    \
             GN__UNROLL for (int h = 0; h < PARTS; h++) {                                                           \
                 const words *d = (const words *)(const void *)digits + h, v = ((const words *)(const void *)w)[h], \
                             low = v & halves, high = v >> 4 & halves;                                              \
