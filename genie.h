@@ -135,7 +135,7 @@
                      for equal numbers math_test allows 4 + k/8 (the largest seen: 864 eps for k = 16,385).
                      `./build.sh test math_test` prints the errors.
        Processors    The CPU executor takes the best that the processor has: on x86-64 AVX2 or AVX-512, with VNNI for
-                     products of integers of 8 and 16 bits, AVX512-BF16 for products of bf16 and, under Linux, AMX for
+                     products of integers of 4, 8 and 16 bits, AVX512-BF16 for those of bf16 and, under Linux, AMX for
                      products of bf16, i8 and u8; on ARM NEON. $GENIE_ISA=avx512, avx2 or base lowers it. Integers have
                      equal bits on every path, products of bf16 those of f32 arithmetic, except by AMX ("isa amx" in
                      the identity), which adds in its own order, as the shape alone decides (of an expert: the rows
@@ -13264,11 +13264,7 @@ GN__SMALL_END
 #if GN__X86
 GN__DEFINE_MAPS64(avx2, GN__TARGET_AVX2)
 GN__DEFINE_SUMS_BESIDE(avx2, GN__TARGET_AVX2)
-#if defined(__clang__)
-#define gn__sums64_avx2 gn__sums64_base /* it takes four apart one by one */
-#else
 GN__DEFINE_SUMS64(avx2, GN__TARGET_AVX2, 4)
-#endif
 #endif
 #undef GN__DEFINE_MAPS64
 #if defined(__GNUC__) && !defined(__clang__)
@@ -20278,9 +20274,9 @@ GN__TARGET_AVX512 static float gn__quant_dot_8(const gn__quant *q, const gn__qua
                                               : gn__quant_dot_8_of(q, r, x, GN__QUANT_UNIT, group, skip, false);
 }
 /* Rows of int4 whose zero is 8 by x in fixed point, for groups of 64 or of whole blocks: of each 128 elements
-   gn__quant_fix leaves the three digits of their 24 bits, least first, as bytes in the order in which the low halves of
-   the weight's bytes meet them, then those of the high halves, and what is to be taken off for the zero. Sums of eight
-   products are exact, whatever instruction makes them. */
+   gn__quant_fix leaves three signed digits of 8 bits, least first, as bytes in the order in which the low halves of the
+   weight's bytes meet them, then those of the high halves, and what is to be taken off for the zero; of a row, what a
+   unit is worth. Sums of eight products are exact, whatever instruction makes them. */
 enum { GN__FIXED_BLOCK = 128, GN__FIXED_DIGITS = 3, GN__FIXED_ZERO = 6 * 64, GN__FIXED_FACTOR = 7 * 64 };
 static bool gn__quant_fixes(const gn__quant *q) {
     return q->format == GN_QUANT_INT4 && !q->zeros && q->scales && q->k % GN__FIXED_BLOCK == 0 &&
@@ -20308,12 +20304,10 @@ static bool gn__quant_fixes(const gn__quant *q) {
         const float *s = r->scale;                                                                                 \
         const bool two = q->group < GN__FIXED_BLOCK;                                                               \
         int64_t blocks = q->group / GN__FIXED_BLOCK, left = blocks;                                                \
-        union {                                                                                                    \
-            floats part[PARTS];                                                                                    \
-            gn__quant_f half[2];                                                                                   \
-        } all;                                                                                                     \
-        floats total[PARTS];                                                                                       \
+        gn__quant_f half[2];                                                                                       \
+        floats total[PARTS], of_run[PARTS];                                                                        \
         memset(total, 0, sizeof total);                                                                            \
+        memset(of_run, 0, sizeof of_run);                                                                          \
         (void)ones;                                                                                                \
         for (int64_t k = 0; k < q->k; k += GN__FIXED_BLOCK, w += 64, digits += GN__FIXED_BLOCK * sizeof *x) {      \
             const float a = s[0], b = s[two];                                                                      \
@@ -20327,14 +20321,16 @@ static bool gn__quant_fixes(const gn__quant *q) {
                     SUM(sum[i], high, d[(i + 3) * PARTS]);                                                         \
                 }                                                                                                  \
                 sum[0] += (sum[1] << 8) + (sum[2] << 16);                                                          \
-                total[h] += __builtin_convertvector((ints)sum[0], floats) * GN__FIXED_SCALE_##L(h, a, b);          \
+                of_run[h] += __builtin_convertvector((ints)sum[0], floats) * GN__FIXED_SCALE_##L(h, a, b);         \
             }                                                                                                      \
+            if ((k + GN__FIXED_BLOCK) % GN__QUANT_RUN == 0 || k + GN__FIXED_BLOCK == q->k)                         \
+                GN__UNROLL for (int h = 0; h < PARTS; h++) total[h] += of_run[h], of_run[h] = (floats){ 0 };       \
             if (two) s += 2;                                                                                       \
             else if (--left == 0) s++, left = blocks;                                                              \
         }                                                                                                          \
-        memcpy(&all, total, sizeof all);                                                                           \
-        all.half[0] += all.half[1];                                                                                \
-        return GN__LANES_SUM(all.half[0]) * x[GN__FIXED_FACTOR / (int)sizeof *x];                                  \
+        memcpy(half, total, sizeof half);                                                                          \
+        half[0] += half[1];                                                                                        \
+        return GN__LANES_SUM(half[0]) * x[GN__FIXED_FACTOR / (int)sizeof *x];                                      \
     }
 GN__DEFINE_FIXED(avx2, GN__TARGET_AVX2, 8, GN__FIXED_SUM)
 GN__DEFINE_FIXED(avx512, GN__TARGET_AVX512, 16, GN__FIXED_SUM)
@@ -20490,6 +20486,7 @@ GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
     if (most && (e < LEAST || e > MOST)) return false;
     if (!most) e = LEAST;
     const float up = gn__bits_f32((127 + 21 - (e - 127)) << 23), factor = gn__bits_f32((127 - 21 + (e - 127)) << 23);
+    float *row = x;
     for (; k > 0; k -= GN__FIXED_BLOCK, x += GN__FIXED_BLOCK) {
         int32_t v[GN__FIXED_BLOCK];
         uint8_t *to = (uint8_t *)x;
@@ -20505,8 +20502,8 @@ GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
                 to[i] = (uint8_t)v[2 * i], to[3 * 64 + i] = (uint8_t)v[2 * i + 1];
                 v[2 * i] = (v[2 * i] + 128) >> 8, v[2 * i + 1] = (v[2 * i + 1] + 128) >> 8;
             }
-        x[GN__FIXED_FACTOR / (int)sizeof *x] = factor;
     }
+    row[GN__FIXED_FACTOR / (int)sizeof *row] = factor;
     return true;
 }
 #endif
@@ -20514,10 +20511,8 @@ GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
 /* Rows of the weight that a thread takes at a time. They begin with bytes and scales that nothing has asked for ahead,
    so there are as few such beginnings as threads, but for large weights, where one may be held up. */
 static int64_t gn__quant_grain(const gn__quant *q, const gn__pool *pool) {
-    int64_t threads = pool ? (int64_t)pool->n_threads + 1 : 1, stretch = GN__QUANT_STRETCH,
-            least = 4 + 65536 / q->k / 4 * 4, most = (1 + (1 << 20) / q->k / stretch) * stretch,
-            even = (q->n + threads - 1) / threads;
-    even = (even + stretch - 1) / stretch * stretch;
+    int64_t threads = pool ? (int64_t)pool->n_threads + 1 : 1, least = 4 + 65536 / q->k / 4 * 4,
+            most = 4 + (1 << 20) / q->k / 4 * 4, even = (q->n + 4 * threads - 1) / (4 * threads) * 4;
     return GN__MAX(least, GN__MIN(even, most));
 }
 

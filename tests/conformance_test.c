@@ -1564,23 +1564,18 @@ static const struct {
     gn_quant format;
     int64_t n, k, group, rows;
 } quants[] = {
-    { GN_QUANT_Q4_0, 5, 96, 0, 0 },           { GN_QUANT_Q4_1, 3, 64, 0, 0 },
-    { GN_QUANT_Q5_0, 4, 32, 0, 0 },           { GN_QUANT_Q5_1, 70, 64, 0, 0 },
-    { GN_QUANT_Q8_0, 6, 160, 0, 0 },          { GN_QUANT_Q4_K, 3, 512, 0, 0 },
-    { GN_QUANT_Q5_K, 5, 256, 0, 0 },          { GN_QUANT_Q6_K, 4, 512, 0, 0 },
-    { GN_QUANT_INT8, 4, 96, 32, 1 },          { GN_QUANT_INT8, 9, 35, 7, 1 },
-    { GN_QUANT_INT8, 1, 1100, 1100, 1 },      { GN_QUANT_INT4, 4, 256, 128, 1 },
-    { GN_QUANT_INT4, 3, 30, 6, 1 },           { GN_QUANT_INT4, 65, 64, 32, 1 },
-    { GN_QUANT_FP8_E4M3, 7, 48, 48, 7 },      { GN_QUANT_FP8_E4M3, 5, 40, 40, 1 },
-    { GN_QUANT_FP8_E4M3, 7, 64, 32, 3 },      { GN_QUANT_FP8_E4M3, 2, 13, 13, 2 },
-    { GN_QUANT_Q4_0, 33, 2080, 0, 0 },        { GN_QUANT_INT8, 3, 64, 16, 1 },
-    { GN_QUANT_Q8_0, 0, 32, 0, 0 },           { GN_QUANT_INT8, 37, 1280, 128, 1 },
-    { GN_QUANT_INT8, 21, 320, 64, 1 },        { GN_QUANT_INT8, 18, 272, 16, 1 },
-    { GN_QUANT_INT8, 3, 16640, 128, 1 },      { GN_QUANT_INT4, 37, 1152, 128, 1 },
-    { GN_QUANT_INT4, 19, 320, 64, 1 },        { GN_QUANT_INT4, 18, 2176, 32, 1 },
-    { GN_QUANT_FP8_E4M3, 33, 1152, 128, 16 }, { GN_QUANT_FP8_E4M3, 17, 96, 48, 1 },
-    { GN_QUANT_INT8, 5, 1536, 192, 1 },       { GN_QUANT_INT8, 5, 1280, 1280, 1 },
-    { GN_QUANT_INT4, 3, 2560, 1280, 1 },      { GN_QUANT_FP8_E4M3, 5, 1152, 1152, 5 },
+    { GN_QUANT_Q4_0, 5, 96, 0, 0 },      { GN_QUANT_Q4_1, 3, 64, 0, 0 },           { GN_QUANT_Q5_0, 4, 32, 0, 0 },
+    { GN_QUANT_Q5_1, 70, 64, 0, 0 },     { GN_QUANT_Q8_0, 6, 160, 0, 0 },          { GN_QUANT_Q4_K, 3, 512, 0, 0 },
+    { GN_QUANT_Q5_K, 5, 256, 0, 0 },     { GN_QUANT_Q6_K, 4, 512, 0, 0 },          { GN_QUANT_INT8, 4, 96, 32, 1 },
+    { GN_QUANT_INT8, 9, 35, 7, 1 },      { GN_QUANT_INT8, 1, 1100, 1100, 1 },      { GN_QUANT_INT4, 4, 256, 128, 1 },
+    { GN_QUANT_INT4, 3, 30, 6, 1 },      { GN_QUANT_INT4, 65, 64, 32, 1 },         { GN_QUANT_FP8_E4M3, 7, 48, 48, 7 },
+    { GN_QUANT_FP8_E4M3, 5, 40, 40, 1 }, { GN_QUANT_FP8_E4M3, 7, 64, 32, 3 },      { GN_QUANT_FP8_E4M3, 2, 13, 13, 2 },
+    { GN_QUANT_Q4_0, 33, 2080, 0, 0 },   { GN_QUANT_INT8, 3, 64, 16, 1 },          { GN_QUANT_Q8_0, 0, 32, 0, 0 },
+    { GN_QUANT_INT8, 37, 1280, 128, 1 }, { GN_QUANT_INT8, 21, 320, 64, 1 },        { GN_QUANT_INT8, 18, 272, 16, 1 },
+    { GN_QUANT_INT8, 3, 16640, 128, 1 }, { GN_QUANT_INT4, 37, 1152, 128, 1 },      { GN_QUANT_INT4, 19, 320, 64, 1 },
+    { GN_QUANT_INT4, 18, 2176, 32, 1 },  { GN_QUANT_FP8_E4M3, 33, 1152, 128, 16 }, { GN_QUANT_FP8_E4M3, 17, 96, 48, 1 },
+    { GN_QUANT_INT8, 5, 1536, 192, 1 },  { GN_QUANT_INT8, 5, 1280, 1280, 1 },      { GN_QUANT_INT4, 3, 2560, 1280, 1 },
+    { GN_QUANT_INT4, 3, 16640, 128, 1 }, { GN_QUANT_FP8_E4M3, 5, 1152, 1152, 5 },
 };
 
 static ref_quant quant_of(const sample *s, ref *const *in) {
