@@ -101,7 +101,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 49
+#define GN__CU_GENERATOR 50
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -4001,9 +4001,21 @@ static void put_row_params(row_kernel *k, const char *prefix, text *members, tex
     }
 }
 
+/* Asks for what the first row is made of, where it lies side by side. */
+static void put_row_asks(const row_kernel *k) {
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        const int64_t bytes = k->g->n * types[load->dtype].bytes;
+        if (load->along && load->reduced.rank == 1 && load->reduced.strides[0] == 1 && bytes % 16 == 0 &&
+            load->offset % 16 == 0)
+            put(&k->e->types, " ask_for(a%u, %lld);", i, (long long)bytes);
+    }
+}
+
 /* The struct `@_<prefix>`, whose run(to, first, count, own) computes so many rows of the group by all threads of a
    block: those of step `given` go to `to`, in shared memory; own: this block stores what else is asked for. Its
-   members' values stand behind those in `values`. often: how many rows it is mostly asked for. */
+   members' values stand behind those in `values`. often: how many rows it is mostly asked for. ask() comes first, of
+   one row. */
 static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t often, const char *prefix,
                             text *values) {
     row_kernel *k = (row_kernel *)alloc_zero(sizeof *k);
@@ -4021,10 +4033,10 @@ static void put_rows_within(emit *e, const row_group *g, uint32_t given, int64_t
                 "(I)row;\n  (void)stores;\n",
                 k->small ? "int" : "i64", k->ty, k->tx, k->ty);
             put_row_walks(k);
-            put(&e->types,
-                "struct @_%s {\n%s  M void run(%s *to, i64 first, int count, bool own) const {\n%s  }\n  }\n};\n",
-                prefix, members.s ? members.s : "", types[view_of(e, g->steps[given].step->node)->dtype].name,
-                e->body.s ? e->body.s : "");
+            put(&e->types, "struct @_%s {\n%s  M void ask() const {", prefix, members.s ? members.s : "");
+            put_row_asks(k);
+            put(&e->types, " }\n  M void run(%s *to, i64 first, int count, bool own) const {\n%s  }\n  }\n};\n",
+                types[view_of(e, g->steps[given].step->node)->dtype].name, e->body.s ? e->body.s : "");
             if (e->body.failed) e->failed = true;
             text_free(&e->body);
             e->body = before;
@@ -15465,7 +15477,12 @@ static const char one_text[] =
     "// Which matrix a block multiplies by: of P::MATS of one shape the first two, their columns and the stride of "
     "their rows or columns; block: of `blocks` that do so\n"
     "template <class T> struct vector_of { const T *b[2]; int n; i64 stride; int block, blocks; };\n"
-    "struct vector_as_it_lies { template <class T> M void run(T *, i64, int, bool) const {} };\n"
+    "struct vector_as_it_lies { M void ask() const {} template <class T> M void run(T *, i64, int, bool) const {} };\n"
+    "// All threads of a block ask for `bytes` that are read next.\n"
+    "D void ask_for(const void *p, int bytes) {\n"
+    "  for (int i = threadIdx.x * 16; i < bytes; i += 256 * 16) cached((const char *)p + i);\n"
+    "}\n"
+    "struct vector_no_more { M void operator()() const {} };\n"
     "// What a thread multiplies of a row x in U steps from s on.\n"
     "template <class P, class R, int G, int U, bool WIDE> struct vector_own {\n"
     "  typename P::T own[U];\n"
@@ -15624,9 +15641,9 @@ static const char one_text[] =
     "}\n"
     "// Whether the row that is multiplied fits shared memory\n"
     "template <class P> struct vector_within { enum { YES = P::k * (int)sizeof(typename P::T) <= 32768 }; };\n"
-    "// Waits for what is before, and leaves the row in `to` as it is multiplied.\n"
-    "template <class P, class N> M void vector_row(const typename P::T *a, const N &norm, const typename P::T *gain, "
-    "const typename P::T *shift, typename P::T *to) {\n"
+    "// Waits for what is before, and leaves the row in `to` as it is multiplied; more(): between the two.\n"
+    "template <class P, class N, class O> M void vector_row(const typename P::T *a, const N &norm, const typename P::T "
+    "*gain, const typename P::T *shift, typename P::T *to, const O &more) {\n"
     "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V), OWN = P::NORM ? (CH + 7) / 8 : 1 };\n"
     "  typedef typename P::T T;\n"
     "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;\n"
@@ -15638,6 +15655,7 @@ static const char one_text[] =
     "    if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
     "  }\n"
     "  await_previous();\n"
+    "  more();\n"
     "  if (P::ROWS_WITHIN) norm.run(to, 0, 1, blockIdx.x == 0);\n"
     "  else if (P::NORM) {\n"
     "    float x[CH][V], mean = 0.f, scale = 1.f;\n"
@@ -15677,7 +15695,7 @@ static const char one_text[] =
     "  vector_columns_begin<P>(acc);\n"
     "  UNROLL for (int c = 0; c < G; c++) vector_columns<P>(w[c], m, col, c);\n"
     "  if (lane < R && col + lane < m.n) e.early(col + lane);\n"
-    "  if (WITHIN) vector_row<P>(a, norm, gain, shift, row);\n"
+    "  if (WITHIN) vector_row<P>(a, norm, gain, shift, row, vector_no_more());\n"
     "  else await_previous();\n"
     "  if (lane < R && col + lane < m.n) e.load(col + lane);\n"
     "  while (col < m.n) {\n"
@@ -15900,14 +15918,16 @@ static const char one_text[] =
     "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp, of "
     "each matrix.\n"
     "// P: of quant, and TENSOR, XV (x is read 16 bytes at once), XK, k, V, S (1), R, MATS, EARLY, NORM, HAS_GAIN, "
-    "HAS_SHIFT, ROWS_WITHIN, eps(), BEST, LOADS\n"
+    "HAS_SHIFT, ROWS_WITHIN, eps(), BEST, LOADS, SPLIT: half of a thread's first loads follow what the row is made of, "
+    "which "
+    "would queue behind them\n"
     "template <class P, class N, class E> M void vector_quant(const typename P::T *a, const N &norm, const "
     "vector_quant_of<P> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
     "*parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
     "  enum { U = P::U, V = P::V, R = P::R, W = R * P::MATS, FORM = P::TENSOR ? 2 : P::F >= 64 && P::WIDE, CH = (P::K "
     "+ 32 * U - 1) / (32 * U), MOST = FORM ? P::LOADS / W : 1, TURNS = (CH + MOST - 1) / MOST, G = (CH + TURNS - 1) / "
-    "TURNS, WITHIN = vector_within<P>::YES };\n"
+    "TURNS, AHEAD = P::SPLIT ? (G + 1) / 2 : G, WITHIN = vector_within<P>::YES };\n"
     "  __shared__ uint4 row_[WITHIN ? CH * 32 * U / V : 1];\n"
     "  T *const in = (T *)row_;\n"
     "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
@@ -15919,11 +15939,19 @@ static const char one_text[] =
     "  if (!P::EARLY) await_previous();\n"
     "  quant_from<P, FORM> from;\n"
     "  from.set(m, row);\n"
-    "  UNROLL for (int c = 0; c < G; c++) if (row < m.n && (c * 32 + lane) * U < P::K) chunk[c].load(from, (c * 32 + "
+    "  UNROLL for (int c = 0; c < AHEAD; c++) if (row < m.n && (c * 32 + lane) * U < P::K) chunk[c].load(from, (c * 32 "
+    "+ "
     "lane) * U);\n"
+    "  const auto more = [&]() {\n"
+    "    if (!P::SPLIT) return;\n"
+    "    if (P::ROWS_WITHIN) norm.ask(); else if (P::XV) ask_for(a, P::k * (int)sizeof(T));\n"
+    "    UNROLL for (int c = AHEAD; c < G; c++) if (row < m.n && (c * 32 + lane) * U < P::K) chunk[c].load(from, (c * "
+    "32 + "
+    "lane) * U);\n"
+    "  };\n"
     "  if (lane < R && row + lane < m.n) e.early(row + lane);\n"
-    "  if (WITHIN && (FORM != 2 || P::NORM || P::ROWS_WITHIN)) vector_row<P>(a, norm, gain, shift, in);\n"
-    "  else await_previous();\n"
+    "  if (WITHIN && (FORM != 2 || P::NORM || P::ROWS_WITHIN)) vector_row<P>(a, norm, gain, shift, in, more);\n"
+    "  else { await_previous(); more(); }\n"
     "  if (WITHIN) quant_row<P, FORM>::stand(row_, a);\n"
     "  if (lane < R && row + lane < m.n) e.load(row + lane);\n"
     "  while (row < m.n) {\n"
@@ -16229,9 +16257,9 @@ typedef struct vector_form {
 } vector_form;
 
 /* Loads of 16 bytes that a thread has on their way where columns lie along memory: 64 of the 128 registers that two
-   blocks a processor leave it. On an H200 8 to 24 gave steps of the same time, one block a processor slower ones; of
-   quantised matrices on tensor cores 8 are the best (int4: 3 % faster than 16). */
-enum { VECTOR_LOADS = 16, QUANT_LOADS = 8 };
+   blocks a processor leave it. On an H200 8 to 24 gave steps of the same time, one block a processor slower ones; so of
+   quantised matrices on tensor cores, of which int4 takes more registers to take apart. */
+enum { VECTOR_LOADS = 16, QUANT_LOADS = 16, INT4_LOADS = 12 };
 
 /* Where a weight's rows lie says how they are read, not in which order they are summed: all of one shape take this way.
    Zero points from 0 to 255 of bytes from -128 on would leave more than the 8 bits of bf16. */
@@ -16259,7 +16287,7 @@ static bool vector_quantised(const emit *e, uint32_t node, int64_t all, vector_f
     form->tensor = n > 0 && gn_view_count(out) == n && quant_on_tensor_cores(e, &form->q, x->dtype);
     if (form->tensor) {
         form->columns = 2;
-        form->loads = QUANT_LOADS;
+        form->loads = form->q.format == GN_QUANT_INT4 ? INT4_LOADS : QUANT_LOADS;
         return true;
     }
     if (n < 1 || gn_view_count(out) != n || n > 1 << 28 || k > 65536 || form->q.unit < 16 || k % form->vector ||
@@ -16523,6 +16551,13 @@ static uint32_t vector_product(const emit *e, const vector_group *g, uint32_t pa
     return e->layout->steps[g->parts[part].product[which] - 1].node;
 }
 
+/* The row comes from an attention, which takes longer than what a thread loads ahead: all of that comes first. Behind
+   a product the blocks begin late, and the row would queue. */
+static bool waits_for_attention(const emit *e, const vector_group *g) {
+    const uint32_t row = input(e, vector_product(e, g, 0, 0), 0);
+    return !g->norm && !g->rows && is_attention(e, e->layout->lay[row].base);
+}
+
 static void put_vector_type(emit *e, const vector_group *g, const vector_form *form, bool early) {
     int64_t attrs[2] = { 0, 0 };
     uint32_t node = vector_product(e, g, 0, 0);
@@ -16537,10 +16572,11 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
         text more = { 0 };
         put(&more,
             "  enum { k = %lld, V = %lld, S = 1, R = %u, MATS = %d, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = "
-            "%d, ROWS_WITHIN = %d, BEST = %d, LOADS = %u };\n  static M double eps() { return "
+            "%d, ROWS_WITHIN = %d, BEST = %d, LOADS = %u, SPLIT = %d };\n  static M double eps() { return "
             "gn_f64(0x%llxull); }\n",
             (long long)form->p.k, (long long)form->vector, form->columns, g->parts[0].product[1] ? 2 : 1, early,
-            g->norm != 0, gain, shift, g->rows != 0, best, form->loads, (unsigned long long)attrs[0]);
+            g->norm != 0, gain, shift, g->rows != 0, best, form->loads, !waits_for_attention(e, g),
+            (unsigned long long)attrs[0]);
         const gn_view *x = view_of(e, input(e, node, 0));
         put(&more, "  enum { TENSOR = %d, XV = %d };\n  static const i64 XK = %lldll;\n", form->tensor, form->wide,
             (long long)x->strides[x->rank - 1]);

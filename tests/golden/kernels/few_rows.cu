@@ -26,6 +26,7 @@ typedef rows_vector_pair_few_times_bf16_loop_e0 rows_vector_pair_few_times_bf16_
 struct rows_vector_pair_few_times_bf16_loop_n {
   const bf16 *a0;
   const bf16 *a1;
+  M void ask() const { ask_for(a0, 512); ask_for(a1, 512); }
   M void run(bf16 *to, i64 first, int count, bool own) const {
   typedef int I;
   const int ty = threadIdx.x % 32;
