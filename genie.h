@@ -18908,8 +18908,10 @@ static const float *gn__attention_rows(const gn__attention_query *a, const gn_vi
     *out_stride = v->dtype == GN_F32 && v->strides[3] == 1 ? v->strides[2] : width;
     if (v->dtype == GN_F32 && v->strides[3] == 1) return (const float *)(const void *)p;
     if (a->format) gn__attention_widen(a, v, p, i, n, room);
-    for (int64_t l = 0; l < n && !a->format; l++)
-        gn__load_f32(room + l * width, v->dtype, p + l * v->strides[2] * bytes, v->strides[3], width);
+    else if (v->strides[3] == 1 && v->strides[2] == width) gn__load_f32(room, v->dtype, p, 1, n * width);
+    else
+        for (int64_t l = 0; l < n; l++)
+            gn__load_f32(room + l * width, v->dtype, p + l * v->strides[2] * bytes, v->strides[3], width);
     return room;
 }
 
@@ -20476,6 +20478,10 @@ static void gn__quant_turns(float *x, int64_t k) {
     }
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
 /* Brings x into fixed point, where it lies. False, and x as it was: it is not finite, or too small or large. */
 GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
     enum { LEAST = 67, MOST = 187 }; /* exponents of f32: 2^-60 to 2^60 */
@@ -20488,24 +20494,32 @@ GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
     const float up = gn__bits_f32((127 + 21 - (e - 127)) << 23), factor = gn__bits_f32((127 - 21 + (e - 127)) << 23);
     float *row = x;
     for (; k > 0; k -= GN__FIXED_BLOCK, x += GN__FIXED_BLOCK) {
-        int32_t v[GN__FIXED_BLOCK];
+        enum { HALF = GN__FIXED_BLOCK / 2 };
+        int32_t v[GN__FIXED_BLOCK], side[2][HALF];
         uint8_t *to = (uint8_t *)x;
         for (int i = 0; i < GN__FIXED_BLOCK; i++) /* rounded to even: below 2^22, beside 1.5 * 2^23 */
             v[i] = (int32_t)gn__f32_bits(x[i] * up + 0x1.8p23f) - 0x4b400000;
-        for (int i = 0; i < 16; i++) {
-            const int32_t *of = v + 8 * i;
-            int32_t less = -8 * (of[0] + of[1] + of[2] + of[3] + of[4] + of[5] + of[6] + of[7]);
-            memcpy(to + GN__FIXED_ZERO + 4 * i, &less, 4);
+        for (int i = 0; i < HALF; i++) side[0][i] = v[2 * i], side[1][i] = v[2 * i + 1];
+        int32_t four[HALF / 2], less[HALF / 4];
+        for (int i = 0; i < HALF; i++) v[i] = side[0][i] + side[1][i];
+        for (int i = 0; i < HALF / 2; i++) four[i] = v[2 * i] + v[2 * i + 1];
+        for (int i = 0; i < HALF / 4; i++) less[i] = -8 * (four[2 * i] + four[2 * i + 1]);
+        memcpy(to + GN__FIXED_ZERO, less, sizeof less);
+        /* bytes less 128 are digits: those below the last carry */
+        for (int odd = 0; odd < 2; odd++) {
+            uint8_t *of = to + odd * GN__FIXED_DIGITS * HALF;
+            for (int i = 0; i < HALF; i++) side[odd][i] = (side[odd][i] + 0x808080) ^ 0x808080;
+            for (int i = 0; i < HALF; i++) of[i] = (uint8_t)side[odd][i];
+            for (int i = 0; i < HALF; i++) of[HALF + i] = (uint8_t)(side[odd][i] >> 8);
+            for (int i = 0; i < HALF; i++) of[2 * HALF + i] = (uint8_t)(side[odd][i] >> 16);
         }
-        for (int digit = 0; digit < GN__FIXED_DIGITS; digit++, to += 64)
-            for (int i = 0; i < 64; i++) {
-                to[i] = (uint8_t)v[2 * i], to[3 * 64 + i] = (uint8_t)v[2 * i + 1];
-                v[2 * i] = (v[2 * i] + 128) >> 8, v[2 * i + 1] = (v[2 * i + 1] + 128) >> 8;
-            }
     }
     row[GN__FIXED_FACTOR / (int)sizeof *row] = factor;
     return true;
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 #endif
 
 /* Rows of the weight that a thread takes at a time. They begin with bytes and scales that nothing has asked for ahead,
