@@ -20505,7 +20505,7 @@ GN__TARGET_AVX2 static bool gn__quant_fix(float *x, int64_t k) {
         for (int i = 0; i < HALF / 2; i++) four[i] = v[2 * i] + v[2 * i + 1];
         for (int i = 0; i < HALF / 4; i++) less[i] = -8 * (four[2 * i] + four[2 * i + 1]);
         memcpy(to + GN__FIXED_ZERO, less, sizeof less);
-        /* bytes less 128 are digits: those below the last carry */
+        /* the bytes of v + 0x808080 are the digits and 128 more */
         for (int odd = 0; odd < 2; odd++) {
             uint8_t *of = to + odd * GN__FIXED_DIGITS * HALF;
             for (int i = 0; i < HALF; i++) side[odd][i] = (side[odd][i] + 0x808080) ^ 0x808080;
