@@ -101,7 +101,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 50
+#define GN__CU_GENERATOR 51
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -158,6 +158,7 @@ typedef struct pool_access {
     X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (gn__cu_handle, int, void *))                                 \
     X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (gn__cu_handle, size_t))                                                  \
     X(cuMemHostAlloc, "cuMemHostAlloc", (void **, size_t, unsigned))                                                \
+    X(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2", (gn__cu_ptr *, void *, unsigned))                  \
     X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                                     \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                 \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, gn__cu_ptr, size_t, gn__cu_handle))                       \
@@ -1451,6 +1452,14 @@ static const char shared_text[] =
     "  err[1] = node; err[2] = (u32)(u64)value; err[3] = (u32)((u64)value >> 32); err[4] = (u32)(u64)limit; "
     "err[5] = (u32)((u64)limit >> 32);\n"
     "}\n"
+    "// Of a run's error words and what lies behind them, to the host: err[8…] is where (two words), the first word "
+    "and "
+    "how many. Past the L1, which may hold what stood there before.\n"
+    "D void tell_host(const volatile u32 *err) {\n"
+    "  u32 *to = (u32 *)((u64)err[8] | (u64)err[9] << 32);\n"
+    "  const u32 first = err[10], words = err[11];\n"
+    "  for (u32 i = threadIdx.x; i < words; i += 256) to[i] = err[first + i];\n"
+    "}\n"
     "#define OUT_OF_RANGE 30u\n"
     "// as a limit: what the value is instead of too large\n"
     "#define TOO_MANY -1\n"
@@ -1887,7 +1896,8 @@ typedef struct append_done {
 
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before
    the kernel before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
-   blas: a product by cuBLASLt and no kernel; pack: 1 + the filters that it packs, 0: none. */
+   blas: a product by cuBLASLt and no kernel; pack: 1 + the filters or the matrix that it packs, 0: none; packed: it
+   reads such a matrix before it waits. */
 typedef struct launch {
     kernel *kernel;
     uint32_t grid_x, grid_y, block, shared, param, n_params;
@@ -1896,9 +1906,11 @@ typedef struct launch {
     blas_product *blas;
     uint32_t step; /* 1 + that of the layout whose kernel it is, 0: of none */
     uint32_t pack;
+    bool packed;
 } launch;
 
-/* How a weight's filters are packed: what their packed bytes depend on beside it. Compared as bytes. */
+/* How a weight's filters are packed: what their packed bytes depend on beside it. Compared as bytes. A matrix (k,n)
+   that is packed as (n,k) has no groups. */
 typedef struct packed_form {
     int64_t dtype, offset, strides[5], groups, filters, channels, padded, kernel[3], pixel, transposed, turned;
 } packed_form;
@@ -1908,9 +1920,10 @@ typedef struct conv_planes {
     int64_t images, groups, channels, in[3], strides[5], offset, padded;
 } conv_planes;
 
-/* Filters of a weight as a plan's kernels read them, and where in scratch memory they are packed in each run when there
-   is no room to keep them; or (rows) what a convolution lays. Where another one read the same before (again: 1 + its
-   part), a run whose block has room behind the plan's memory keeps the first ones there, from kept_at on. */
+/* Filters or a matrix of a weight as a plan's kernels read them, and where in scratch memory they are packed in each
+   run when there is no room to keep them; or (rows) what a convolution lays. Where another one read the same before
+   (again: 1 + its part), a run whose block has room behind the plan's memory keeps the first ones there, from kept_at
+   on. */
 typedef struct packed_part {
     packed_form form;
     conv_planes planes;
@@ -1935,7 +1948,9 @@ typedef enum region {
 
 enum { BLAS_WORKSPACE = 32 << 20 }; /* bytes of scratch memory that an algorithm of cuBLASLt may use */
 
-enum { ERROR_WORDS = 8 }; /* result, node, value, limit; then a flag for each append in place */
+/* A fault: result, node, value, limit. Then what a run tells the host (plan.told), then a flag for each append in
+   place. */
+enum { FAULT_WORDS = 8, TELL_WORDS = 4, ERROR_WORDS = FAULT_WORDS + TELL_WORDS };
 
 enum { KERNELS_A_PLAN = 4096 }; /* new ones: each takes some 30 ms of the compiler */
 
@@ -2150,7 +2165,8 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
                                                  e->waits,
                                                  NULL,
                                                  e->step,
-                                                 0 };
+                                                 0,
+                                                 false };
     if (e->may_fault) e->last_fault = (uint32_t)e->n_launches;
     e->may_fault = false;
     e->n_instead += e->when == LAUNCH_INSTEAD;
@@ -10595,11 +10611,33 @@ static uint32_t packed_node(const emit *e, size_t pack) {
     return e->part->n_nodes + e->part->n_updates + (uint32_t)pack;
 }
 
-/* Plans have room for so many packs: filters, and rows of both sides. */
+/* Plans have room for so many packs: filters, and rows of both sides; matrices. */
 static size_t packs_most(const gn_part *p) {
     size_t n = 0;
-    for (uint32_t i = 0; i < p->n_nodes; i++) n += p->nodes[i].leaf == GN_LEAF_NONE && p->nodes[i].op == GN_OP_CONV;
-    return 3 * n;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        if (p->nodes[i].leaf != GN_LEAF_NONE) continue;
+        n += p->nodes[i].op == GN_OP_CONV     ? 3
+             : p->nodes[i].op == GN_OP_MATMUL ? 1
+             : p->nodes[i].op == GN_OP_LINEAR ? 1
+                                              : 0;
+    }
+    return n;
+}
+
+/* The place of what is packed so: another kernel of the plan may read the same. */
+static size_t packs_add(emit *e, const packed_part *k) {
+    size_t at = 0;
+    while (at < e->n_packs &&
+           (e->packs[at].rows || e->packs[at].node != k->node || e->packs[at].scratch_at != k->scratch_at ||
+            memcmp(&e->packs[at].form, &k->form, sizeof k->form) != 0))
+        at++;
+    if (at < e->n_packs) return at;
+    if (!grow(&e->packs, e->n_packs, &e->cap_packs, sizeof *k)) {
+        e->failed = true;
+        return 0;
+    }
+    e->packs[e->n_packs++] = *k;
+    return at;
 }
 
 /* ---- rows: those that the convolution before has laid still lie in scratch memory, others may have been kept ---- */
@@ -10780,16 +10818,8 @@ static int64_t emit_filters(emit *e, const conv_rows *c, param to, bool more, bo
 static void emit_pack(emit *e, conv_rows *c) {
     uint32_t base = e->layout->lay[c->w].base;
     packed_part k = { .form = packed_form_of(e, c), .node = base, .bytes = c->w_bytes, .scratch_at = c->w_at };
-    size_t at = 0;
     if (c->w_lies || e->given || e->part->nodes[base].leaf != GN_LEAF_WEIGHT) return;
-    while (at < e->n_packs && (e->packs[at].node != base || e->packs[at].scratch_at != k.scratch_at ||
-                               memcmp(&e->packs[at].form, &k.form, sizeof k.form) != 0))
-        at++;
-    if (at == e->n_packs && !grow(&e->packs, e->n_packs, &e->cap_packs, sizeof k)) {
-        e->failed = true;
-        return;
-    }
-    if (at == e->n_packs) e->packs[e->n_packs++] = k;
+    size_t at = packs_add(e, &k);
     bool laid;
     int64_t blocks = emit_filters(e, c, (param){ PARAM_NODE, packed_node(e, at), 0 }, false, &laid);
     emit_launch(e, laid ? "conv_pack_laid" : "conv_pack", (uint64_t)blocks, 1, 256);
@@ -15483,6 +15513,26 @@ static const char one_text[] =
     "  for (int i = threadIdx.x * 16; i < bytes; i += 256 * 16) cached((const char *)p + i);\n"
     "}\n"
     "struct vector_no_more { M void operator()() const {} };\n"
+    "// A matrix (k,n) of 16-bit elements, whose rows lie along memory, as (n,k): 64 by 64 of them to a block. k and n "
+    "are "
+    "multiples of 8.\n"
+    "D void matrix_turned(const u16 *w, u16 *o, int k, int n, i64 stride) {\n"
+    "  __shared__ u16 tile[64][66];\n"
+    "  const int across = (n + 63) / 64, left = (int)blockIdx.x % across * 64, top = (int)blockIdx.x / across * 64;\n"
+    "  UNROLL for (int q = 0; q < 2; q++) {\n"
+    "    const int r = threadIdx.x / 8 + q * 32, c = threadIdx.x % 8 * 8;\n"
+    "    u16 v[8] = {};\n"
+    "    if (top + r < k && left + c < n) vload<8>(v, w + (top + r) * stride + left + c);\n"
+    "    UNROLL for (int j = 0; j < 8; j++) tile[r][c + j] = v[j];\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int q = 0; q < 2; q++) {\n"
+    "    const int c = threadIdx.x / 8 + q * 32, r = threadIdx.x % 8 * 8;\n"
+    "    u16 v[8];\n"
+    "    UNROLL for (int j = 0; j < 8; j++) v[j] = tile[r + j][c];\n"
+    "    if (top + r < k && left + c < n) vput<8>(o + (i64)(left + c) * k + top + r, v);\n"
+    "  }\n"
+    "}\n"
     "// What a thread multiplies of a row x in U steps from s on.\n"
     "template <class P, class R, int G, int U, bool WIDE> struct vector_own {\n"
     "  typename P::T own[U];\n"
@@ -16250,8 +16300,8 @@ typedef struct vector_form {
     product p;
     int64_t vector, stride;
     uint32_t splits, columns, side, grid, lanes, loads, row;
-    bool dot, quantised;
-    bool tensor, wide; /* a quantised weight on tensor cores; x is read 16 bytes at a time */
+    bool dot, quantised, packed; /* packed: as (n,k), where it lies as (k,n) */
+    bool tensor, wide;           /* a quantised weight on tensor cores; x is read 16 bytes at a time */
     quant_form q;
     few_form few; /* of p.m rows, where that is more than one */
 } vector_form;
@@ -16314,6 +16364,16 @@ static bool vector_few(const emit *e, uint32_t node, vector_form *form) {
     return form->few.wide && form->few.wide_x;
 }
 
+/* Matrices (k,n) up to MATRIX_PACKED are multiplied as (n,k), as which they are packed once: the lanes of a block then
+   read all of a column, and no blocks wait for each other's sums. Of larger ones that is a small part of the time, for
+   twice the memory. */
+enum { MATRIX_PACKED = 16 << 20 };
+
+static bool vector_is_packed(const emit *e, uint32_t matrix, const product *p) {
+    return !e->given && p->bn == 1 && types[view_of(e, matrix)->dtype].bytes == 2 && p->n * p->k * 2 <= MATRIX_PACKED &&
+           e->part->nodes[e->layout->lay[matrix].base].leaf == GN_LEAF_WEIGHT;
+}
+
 /* all: columns of all products of the kernel, 0: of this one. They say how many blocks share k; the lanes that sum it,
    and so the bits, are those of the product alone. */
 static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form *form) {
@@ -16335,6 +16395,10 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
         !is_dense_row(e, xa, form->p.k, 16) || (!form->dot && (form->p.bn != 1 || form->p.n % form->vector)))
         return false;
     if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && form->p.n > 1) return false;
+    if (!form->dot && vector_is_packed(e, xb, &form->p)) {
+        form->dot = form->packed = true;
+        form->stride = form->p.k;
+    }
     int64_t blocks = emit_processors(e);
     product whole = form->p;
     if (all) whole.n = all;
@@ -16676,8 +16740,37 @@ static void put_quant_parts(emit *e, const vector_group *g, const uint32_t *bloc
     }
 }
 
+/* A kernel that packs the matrix of a product, behind what is there of scratch memory: run_packs says when it runs.
+   Returns 1 + the part, 0 where it is read as it lies. */
+static uint32_t emit_matrix_pack(emit *e, uint32_t node, size_t *scratch) {
+    const uint32_t matrix = input(e, node, 1);
+    const gn_view *w = view_of(e, matrix);
+    vector_form form;
+    if (!vector_choose(e, node, 0, &form) || !form.packed) return 0;
+    const packed_part k = { .form = { .dtype = w->dtype,
+                                      .offset = base_offset(e, matrix),
+                                      .strides = { form.p.bk },
+                                      .filters = form.p.n,
+                                      .channels = form.p.k },
+                            .node = e->layout->lay[matrix].base,
+                            .bytes = (size_t)(form.p.n * form.p.k) * 2,
+                            .scratch_at = *scratch };
+    const size_t at = packs_add(e, &k);
+    *scratch = gn_size_align(gn_size_add(*scratch, k.bytes), 256);
+    if (*scratch > e->scratch) e->scratch = *scratch;
+    emit_node(e, matrix, "u16", true, "w");
+    emit_pointer(e, "u16", false, "o", (param){ PARAM_NODE, packed_node(e, at), 0 });
+    emit_number(e, "int", "k", PARAM_WORD, form.p.k);
+    emit_number(e, "int", "n", PARAM_WORD, form.p.n);
+    emit_number(e, "i64", "stride", PARAM_LONG, form.p.bk);
+    put(&e->body, "  matrix_turned(w, o, k, n, stride);\n");
+    emit_launch(e, "matrix_pack", (uint64_t)(blocks_for(form.p.n, 64) * blocks_for(form.p.k, 64)), 1, 256);
+    if (!e->failed) e->launches[e->n_launches - 1].pack = (uint32_t)at + 1;
+    return (uint32_t)at + 1;
+}
+
 /* Which matrix a block has. */
-static void put_vector_parts(emit *e, const vector_group *g, const uint32_t *blocks) {
+static void put_vector_parts(emit *e, const vector_group *g, const uint32_t *blocks, uint32_t (*packs)[2]) {
     uint32_t first = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         vector_form own;
@@ -16685,9 +16778,11 @@ static void put_vector_parts(emit *e, const vector_group *g, const uint32_t *blo
         bool two = g->parts[i].product[1] != 0;
         char name[2][32];
         for (int q = 0; q < 1 + two; q++) {
+            const uint32_t matrix = input(e, vector_product(e, g, i, q), 1);
             snprintf(name[q], sizeof name[q], "b%u_%d", i, q);
-            emit_node(e, input(e, vector_product(e, g, i, q), 1),
-                      types[view_of(e, vector_product(e, g, i, 0))->dtype].name, true, name[q]);
+            emit_pointer(e, types[view_of(e, matrix)->dtype].name, true, name[q],
+                         packs[i][q] ? (param){ PARAM_NODE, packed_node(e, packs[i][q] - 1), 0 }
+                                     : at_node(e, matrix, 0));
         }
         if (i == 0) put(&e->body, "  vector_of<@_p::T> m = ");
         else put(&e->body, "  if (blockIdx.x >= %u) { e.part = %u; m = vector_of<@_p::T>", first, i);
@@ -16742,10 +16837,15 @@ static void emit_vector(emit *e, const vector_group *g) {
     const int64_t flags = g->norm ? attrs_of(e, norm)[1] : 0;
     const vector_part *part = &g->parts[0];
     const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
+    uint32_t packs[VECTOR_PARTS][2] = { { 0 } };
+    size_t scratch = 0;
     text endings = { 0 }, within = { 0 };
     vector_form form;
     char name[64];
     vectors_choose(e, g, &form, blocks);
+    for (uint32_t i = 0; i < g->n; i++)
+        for (int q = 0; q < 2 && g->parts[i].product[q]; q++)
+            packs[i][q] = emit_matrix_pack(e, vector_product(e, g, i, q), &scratch);
     if (form.p.m > 1 && g->rows) form.row = few_bytes(&form.p, types[view_of(e, input(e, node, 0))->dtype].bytes);
     for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
     put_vector_type(e, g, &form, vectors_early(e, g));
@@ -16758,11 +16858,11 @@ static void emit_vector(emit *e, const vector_group *g) {
     if (g->rows) put(&e->body, "  const @_n norm = { %.*s };\n", (int)within.n - 2, within.s ? within.s : "  ");
     else put(&e->body, "  const vector_as_it_lies norm = {};\n");
     if (form.quantised) put_quant_parts(e, g, blocks);
-    else put_vector_parts(e, g, blocks);
+    else put_vector_parts(e, g, blocks, packs);
     if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
     if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
     if (part->best) {
-        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
         emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
         emit_node(e, e->layout->steps[part->best - 1].node, "i64", false, "best");
     }
@@ -16778,11 +16878,12 @@ static void emit_vector(emit *e, const vector_group *g) {
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
     text_free(&within);
-    size_t bytes = (size_t)grid * 16;
+    size_t bytes = scratch + (size_t)grid * 16;
     if (part->best && bytes > e->scratch) e->scratch = bytes;
     if ((form.dot || form.quantised) && form.p.m == 1) e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, grid, 1, 256,
                        form.p.m > 1 ? few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row) : 0);
+    if (scratch && !e->failed) e->launches[e->n_launches - 1].packed = true;
 }
 
 /* What makes the query (which 0) or the appended row of keys: 0 nothing, 1 a warp, 2 all threads of a block. */
@@ -19995,7 +20096,8 @@ typedef struct executor {
     run runs[RUNS_MAX]; /* a ring, oldest first */
     uint32_t first_run, n_runs;
     uint64_t next_ticket;
-    char *stage; /* pinned ring for arguments and results */
+    char *stage;             /* pinned ring for arguments and results */
+    gn__cu_ptr stage_device; /* where kernels write it; 0: nowhere */
     size_t stage_head;
     gn_fault failed;        /* of the first run that failed and was not yet asked for */
     uint64_t failed_ticket; /* 0: none */
@@ -20016,6 +20118,8 @@ typedef struct plan {
     size_t *own_at;          /* per update: offset in REGION_OWN */
     gn__cu_ptr *fresh; /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
     bool exchanges;
+    bool
+        told; /* its last kernel writes error words and near results to the host's memory: the copy engine takes 8 us */
     bool uploads_aside;                /* its arguments are large: they lie in one of the areas, not in the block */
     area *upload_area, *download_area; /* in this run; download_area: NULL when no result is large */
     size_t *download_at;               /* per output of this run: offset in `download_area`, SIZE_MAX: elsewhere */
@@ -20910,6 +21014,20 @@ static size_t plan_near(plan *p) {
     return near;
 }
 
+/* The last kernel of a plan that is replayed as a graph, if there is anything to tell. */
+static void plan_tells(const executor *x, plan *p) {
+    emit *e = &p->emit;
+    p->told = (x->stage_device || x->device->compile_only) && e->n_launches > 1 && !e->by_value && !p->uploads_aside &&
+              p->args_bytes + p->errors_bytes <= NEAR_BYTES && (p->near_bytes || e->faults || e->n_flags);
+    if (!p->told) return;
+    e->first_param = e->n_params;
+    emit_early(e);
+    emit_await_and_let_start(e);
+    emit_errors(e);
+    put(&e->body, "  tell_host(err);\n");
+    emit_launch(e, "tell_host", 1, 1, 256);
+}
+
 static void plan_measure(executor *x, plan *p); /* below: it runs kernels */
 
 /* Of what was stored or planned to be computed in one way, and is not: counted, said, and in strict mode an error. */
@@ -21012,6 +21130,8 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
                        "one after another",
                        e->n_flags, ERRORS_LARGEST / 4);
     p->near_bytes = plan_near(p);
+    plan_tells(x, p);
+    if (e->failed) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     const size_t bytes[REGION__COUNT] = { align_up(e->scratch),        align_up(e->rows), align_up(e->save), outs, own,
                                           p->uploads_aside ? 0 : args, p->errors_bytes,   p->near_bytes };
     rows_keep(e);
@@ -21480,12 +21600,12 @@ static gn_result run_blas(executor *x, const blas_product *q, const param_value 
     return r == 0 ? GN_OK : gn_fail(f, GN_INTERNAL, "cublasLtMatmul gives error %d", r);
 }
 
-/* Where filters are packed in each run. */
+/* Where filters and matrices are packed in each run. */
 static gn__cu_ptr pack_scratch(const executor *x, const plan *p, size_t pack) {
     return x->block + p->region[REGION_SCRATCH] + p->emit.packs[pack].scratch_at;
 }
 
-/* It packs filters that lie packed. */
+/* It packs what lies packed. */
 static bool launch_is_done(const executor *x, const plan *p, const launch *l) {
     return l->pack && p->base[packed_node(&p->emit, l->pack - 1)] != pack_scratch(x, p, l->pack - 1);
 }
@@ -21496,15 +21616,21 @@ static const launch *launch_before(const executor *x, const plan *p, const launc
     return l > p->emit.launches ? l - 1 : NULL;
 }
 
-/* Kernels that a run launches. */
+/* Kernels that a run launches, but for the one that stands for a copy to the host. */
 static uint64_t run_launched(const plan *p) {
-    return p->emit.n_launches - p->emit.n_instead - p->packs_kept + p->packs_made;
+    return p->emit.n_launches - p->emit.n_instead - p->packs_kept + p->packs_made - p->told;
 }
 
 /* The launch before it in the stream is a kernel: of this run or, where it is the only one, of the run before. */
 static bool run_follows(const executor *x, const plan *p, const launch *l) {
     const launch *before = launch_before(x, p, l);
     return before ? !before->blas && before->when != LAUNCH_INSTEAD : l->waits && run_launched(p) == 1;
+}
+
+/* What it reads before it waits is packed just now, by the launch before it. */
+static bool run_packs_for(const executor *x, const plan *p, const launch *l) {
+    const launch *before = l->packed ? launch_before(x, p, l) : NULL;
+    return before && before->pack;
 }
 
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
@@ -21536,7 +21662,7 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     launch_attribute attributes[2] = { { 0 } };
     launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
     if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
-    if (l->early && x->overlaps && !p->moved && !p->streams && run_follows(x, p, l))
+    if (l->early && x->overlaps && !p->moved && !p->streams && run_follows(x, p, l) && !run_packs_for(x, p, l))
         attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
     if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
     else
@@ -21605,7 +21731,7 @@ static bool run_may_end(const plan *p) {
     return may || !p->began;
 }
 
-/* ---- filters that are packed once, before the kernels of the first run that needs them ---- */
+/* ---- filters and matrices that are packed once, before the kernels of the first run that needs them ---- */
 
 /* NULL: they are not packed, or there is no room; *out_new: room has been found for them just now. */
 static packed *pack_place(executor *x, slot *s, const packed_part *k, bool *out_new) {
@@ -21872,9 +21998,29 @@ static bool has_direct(const plan *p, const gn_arg *args) {
     return any;
 }
 
+/* Which bytes the host reads, from the run's error words on. */
+static void run_near(const plan *p, const gn_out *outs, const run *r, size_t *out_from, size_t *out_to) {
+    bool quiet = run_is_quiet(p, r->inherits), near = false;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) near = near || (outs[i].host && p->near_at[i] != SIZE_MAX);
+    *out_from = quiet ? p->errors_bytes : 0;
+    *out_to = near ? p->errors_bytes + p->near_bytes : quiet ? *out_from : FAULT_WORDS * 4;
+}
+
+/* For a plan whose last kernel tells them, into its error words. */
+static void run_tell(const executor *x, const plan *p, const gn_out *outs, const run *r, char *errors) {
+    size_t from, to;
+    run_near(p, outs, r, &from, &to);
+    const uint64_t place = x->stage_device + (uint64_t)(r->stage - x->stage) + from;
+    const uint32_t words[TELL_WORDS] = { (uint32_t)place, (uint32_t)(place >> 32), (uint32_t)(from / 4),
+                                         (uint32_t)((to - from) / 4) };
+    memcpy(errors + FAULT_WORDS * 4, words, sizeof words);
+}
+
 /* Bytes given with this run. Staged in one piece when they are few and none is read directly; many go beside the
    kernels of earlier runs, from when the last run that read this area has ended. */
-static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
+static gn_result run_data(executor *x, plan *p, const gn_arg *args, const gn_out *outs, const run *now, char *stage,
+                          bool direct, gn_fault *f) {
+    const bool quiet = run_is_quiet(p, now->inherits);
     gn__cu_ptr to = args_place(x, p);
     gn__cu_handle stream = p->uploads_aside ? x->uploads : x->stream;
     bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct && !p->uploads_aside;
@@ -21906,7 +22052,8 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
     }
     if (together) {
         memset(stage + p->args_bytes, 0, p->errors_bytes);
-        size_t bytes = p->args_bytes + (quiet ? 0 : p->errors_bytes);
+        if (p->told) run_tell(x, p, outs, now, stage + p->args_bytes);
+        size_t bytes = p->args_bytes + (quiet && !p->told ? 0 : p->errors_bytes);
         if (bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, bytes, x->stream));
     } else if (!quiet)
         DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
@@ -21915,20 +22062,20 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
 }
 
 /* Argument bytes have left the caller's memory when this returns, or, `direct`, when `uploaded` has come. */
-static gn_result run_arguments(executor *x, plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits,
-                               gn_fault *f) {
+static gn_result run_arguments(executor *x, plan *p, const gn_arg *args, const gn_out *outs, const run *now,
+                               char *stage, bool direct, gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = args_place(x, p);
-    gn_result r = run_data(x, p, args, stage, direct, run_is_quiet(p, inherits), f);
+    gn_result r = run_data(x, p, args, outs, now, stage, direct, f);
     for (uint32_t i = 0; i < part->n_args && r == GN_OK; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
         if (part->nodes[node].leaf == GN_LEAF_VALUE && !v)
             return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
-        if (v && inherits && v->run == inherits)
+        if (v && now->inherits && v->run == now->inherits)
             DRIVER(x, f,
-                   cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + align_up(v->bytes), ERROR_WORDS * 4,
+                   cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + align_up(v->bytes), FAULT_WORDS * 4,
                                      x->stream));
     }
     return r;
@@ -22046,12 +22193,9 @@ static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint3
 
 /* Copies to the host. What leaves from an area does so beside the kernels of later runs. */
 static gn_result run_downloads(executor *x, const plan *p, const gn_out *outs, run *r, gn_fault *f) {
-    size_t at = p->errors_bytes + p->near_bytes;
-    bool quiet = run_is_quiet(p, r->inherits), near = false;
-    for (uint32_t i = 0; i < p->part->n_outs; i++) near = near || (outs[i].host && p->near_at[i] != SIZE_MAX);
-    size_t from = quiet ? p->errors_bytes : 0, to = near ? at : quiet ? from : ERROR_WORDS * 4;
-    memset(r->stage, 0, ERROR_WORDS * 4);
-    if (from < to)
+    size_t at = p->errors_bytes + p->near_bytes, from, to;
+    run_near(p, outs, r, &from, &to);
+    if (from < to && !p->told)
         DRIVER(x, f,
                cuMemcpyDtoHAsync(r->stage + from, x->block + p->region[REGION_ERRORS] + from, to - from, x->stream));
     if (p->download_area) {
@@ -22073,7 +22217,7 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
         r->keeps = r->keeps || v;
         if (v && v->checked)
             DRIVER(x, f,
-                   cuMemcpyDtoDAsync(v->mem + align_up(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4,
+                   cuMemcpyDtoDAsync(v->mem + align_up(v->bytes), x->block + p->region[REGION_ERRORS], FAULT_WORDS * 4,
                                      x->stream));
         if (v && v->bytes && !v->in_place)
             DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
@@ -22122,7 +22266,8 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_download_area(x, p, outs, f);
     uint64_t begin = gn_traces() ? gn_now_ns() : 0;
-    if (e == GN_OK) e = run_arguments(x, p, args, stage + (align_up(r->stage_bytes + up) - up), direct, r->inherits, f);
+    memset(r->stage, 0, FAULT_WORDS * 4);
+    if (e == GN_OK) e = run_arguments(x, p, args, outs, r, stage + (align_up(r->stage_bytes + up) - up), direct, f);
     gn_trace_end(GN_STAGE_INPUT, "arguments", begin, p->args_bytes, NULL);
     /* what lay in this area before */
     int copied = p->download_area ? copiers_wait(&x->down, p->download_area->copied) : 0;
@@ -22218,7 +22363,7 @@ gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels)
         DRIVER(x, &f, cuStreamSynchronize(x->stream));
     }
     *out_seconds = (double)(gn_now_us() - from) * 1e-6 / times;
-    *out_kernels = (int)(p->emit.n_launches - p->emit.n_instead - p->packs_kept);
+    *out_kernels = (int)(p->emit.n_launches - p->emit.n_instead - p->packs_kept - p->told);
     return GN_OK;
 }
 
@@ -23060,6 +23205,7 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;
+    if (cu.cuMemHostGetDevicePointer(&x->stage_device, p, 0) != 0) x->stage_device = 0;
     for (int i = 0; i < RUNS_MAX; i++) DRIVER(x, f, cuEventCreate(&x->events[i], 2)); /* 2: no times */
     return GN_OK;
 }

@@ -33,12 +33,6 @@ static void batch_open(batch *b, gn_ctx *g, bool mixed) {
     b->tokens = gn_state(g, GN_I64, GN_SHAPE(BATCH), first, "tokens");
 }
 
-static void gpt_close(gpt *m) {
-    for (int l = 0; l < LAYERS; l++)
-        for (int i = 0; i < 2; i++) gn_release(m->cache[l][i]);
-    gn_release(m->token);
-}
-
 static void batch_close(batch *b) {
     for (int l = 0; l < LAYERS; l++)
         for (int i = 0; i < 2; i++) gn_release(b->pool[l][i]);
@@ -59,10 +53,11 @@ static gn_tensor gpt_head(const gpt *m, gn_tensor x) {
     return gn_matmul(gn_layernorm(x, m->outer[2], m->outer[3], 1e-5), gn_transpose(m->outer[0], 0, 1));
 }
 
-/* The logits (BATCH, VOCAB) of the tokens after those in b->tokens, the sequences `more` tokens longer. */
-static gn_tensor batch_logits(const batch *b, int more) {
-    static int32_t all[BATCH_AHEAD][2][BATCH]; /* lent until the step has run */
-    int32_t *at = all[more][0], *slots = all[more][1];
+/* The logits (BATCH, VOCAB) of the tokens after those in b->tokens in one of two batches of steps, the sequences `more`
+   tokens longer. */
+static gn_tensor batch_logits(const batch *b, int half, int more) {
+    static int32_t all[2][BATCH_AHEAD][2][BATCH]; /* lent until the step has run */
+    int32_t *at = all[half][more][0], *slots = all[half][more][1];
     const gpt *m = &b->m;
     for (int i = 0; i < BATCH; i++) {
         at[i] = b->past[i] + more;
@@ -90,7 +85,7 @@ static double batch_error(gn_ctx *g, bool mixed) {
         batch b;
         gn_ctx *on = i ? open_or_die("cpu", NULL) : g;
         batch_open(&b, on, mixed);
-        gn_tensor some = gn_cast(gn_slice(batch_logits(&b, 0), 1, 0, LOGITS, 1), GN_F32);
+        gn_tensor some = gn_cast(gn_slice(batch_logits(&b, 0, 0), 1, 0, LOGITS, 1), GN_F32);
         ok_or_die(on, gn_read(some, logits[i], sizeof logits[i]), "logits");
         ok_or_die(on, gn_step(on), "step");
         batch_close(&b);
@@ -102,32 +97,21 @@ static double batch_error(gn_ctx *g, bool mixed) {
 
 static double batch_row(gn_ctx *g, const char *name, bool mixed, double target) {
     batch b;
-    int64_t next[BATCH];
-    gn_stats stats[2];
     double err = batch_error(g, mixed), keys = 0;
-    int n = 0, times = repeats(12);
+    queue q = queue_of(g, BATCH_AHEAD, VOCAB);
     batch_open(&b, g, mixed);
-    for (int i = -2; i < times; i++) {
-        double start = ex_now();
-        gn_get_stats(g, &stats[0]);
+    for (int i = -QUEUE_WARM, times = repeats(12); i < times; i++)
         for (int k = 0; k < BATCH_AHEAD; k++) {
-            gn_tensor best = gn_argmax(batch_logits(&b, k), GN_AXES(1), false);
+            gn_tensor best = gn_argmax(batch_logits(&b, i & 1, k), GN_AXES(1), false);
             gn_assign(b.tokens, best);
-            if (k + 1 == BATCH_AHEAD) ok_or_die(g, gn_read(best, next, sizeof next), name);
-            ok_or_die(g, gn_step(g), name);
+            queue_step(&q, best, BATCH);
         }
-        gn_get_stats(g, &stats[1]);
-        if (i >= 0) samples[n++] = (ex_now() - start) * 1e6 / BATCH_AHEAD;
-    }
-    for (int i = 0; i < BATCH; i++) {
-        keys += b.past[i];
-        if (next[i] < 0 || next[i] >= VOCAB) failed("a batch decodes a token that is none");
-    }
-    double kernels = (double)(stats[1].kernels_run - stats[0].kernels_run) / BATCH_AHEAD,
-           us = quantile(samples, n, 0.5), bytes = (double)b.m.bytes + keys * LAYERS * 2 * DIM * 2;
+    double kernels, us = queue_end(&q, &kernels);
+    for (int i = 0; i < BATCH; i++) keys += b.past[i];
+    double bytes = (double)b.m.bytes + keys * LAYERS * 2 * DIM * 2;
     row *out = add_row(name, "tokens/s", target, false);
     out->value = BATCH * 1e6 / us;
-    out->p95 = BATCH * 1e6 / quantile(samples, n, 0.95);
+    out->p95 = BATCH * 1e6 / quantile(samples, q.n, 0.95);
     out->error = err;
     out->bound = 0.04;
     set_ceiling(out, BATCH * 1e6 / (bytes / 4.3e6 + 1.5 * kernels), "bytes / 4.3 TB/s + 1.5 us * kernels");
@@ -189,7 +173,7 @@ static gn_tensor prompt_value(prompt *p) {
 
 /* The logits of the first prompt beside those of the CPU executor, which computes that one alone. */
 static double prompt_error(gn_ctx *g, int64_t n) {
-    float *logits[2];
+    float *logits[2] = { NULL };
     largest_error e = { 0 };
     for (int i = 0; i < 2; i++) {
         prompt p;
@@ -209,37 +193,25 @@ static double prompt_error(gn_ctx *g, int64_t n) {
 }
 
 static void prompt_row(gn_ctx *g, const char *name, int64_t n, double target) {
-    enum { AHEAD = 4 };
     prompt p;
-    gn_stats stats[2];
-    int64_t next[BATCH];
+    queue q = queue_of(g, 4, VOCAB);
     if (!wanted(name)) return;
-    int times = repeats(n > 1 ? 6 : 20), done = 0;
     double err = prompt_error(g, n);
     prompt_open(&p, g, n);
-    for (int i = -2; i < times; i++) {
-        double start = ex_now();
-        gn_get_stats(g, &stats[0]);
-        for (int k = 0; k < AHEAD; k++) {
-            gn_tensor best = gn_argmax(prompt_value(&p), GN_AXES(1), false);
-            gn_assign(p.m.token, gn_slice(best, 0, 0, 1, 1));
-            if (k + 1 == AHEAD) ok_or_die(g, gn_read(best, next, (size_t)n * sizeof *next), name);
-            ok_or_die(g, gn_step(g), name);
-        }
-        gn_get_stats(g, &stats[1]);
-        if (i >= 0) samples[done++] = (ex_now() - start) * 1e6 / AHEAD;
+    for (int i = -QUEUE_WARM * q.ahead, times = q.ahead * repeats(n > 1 ? 6 : 20); i < times; i++) {
+        gn_tensor best = gn_argmax(prompt_value(&p), GN_AXES(1), false);
+        gn_assign(p.m.token, gn_slice(best, 0, 0, 1, 1));
+        queue_step(&q, best, (int)n);
     }
-    for (int i = 0; i < n; i++)
-        if (next[i] < 0 || next[i] >= VOCAB) failed("a prompt gives a token that is none");
-    double products = 2. * (double)(n * PROMPT) * LAYERS * 12 * DIM * DIM;
+    double kernels, us = queue_end(&q, &kernels), products = 2. * (double)(n * PROMPT) * LAYERS * 12 * DIM * DIM;
     row *out = add_row(name, "us", target, true);
-    out->value = quantile(samples, done, 0.5);
-    out->p95 = quantile(samples, done, 0.95);
+    out->value = us;
+    out->p95 = quantile(samples, q.n, 0.95);
     out->error = err;
     out->bound = 0.06;
     set_ceiling(out, products / 800e6, "its products at 800 TFLOP/s");
     snprintf(out->note, sizeof out->note, "%lld prompts of %d, %.0f kernels; %.0f tokens/s", (long long)n, (int)PROMPT,
-             (double)(stats[1].kernels_run - stats[0].kernels_run) / AHEAD, (double)(n * PROMPT) * 1e6 / out->value);
+             kernels, (double)(n * PROMPT) * 1e6 / out->value);
     print_row(out);
     prompt_close(&p);
 }

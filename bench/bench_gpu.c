@@ -1565,12 +1565,71 @@ static gn_tensor gpt_logits(const gpt *m, gn_tensor pos) {
     return gn_matmul(x, gn_transpose(m->outer[0], 0, 1));
 }
 
-/* One step: the next token stays on the device, and comes here when out is not NULL. */
-static void gpt_step(const gpt *m, int32_t position, int64_t *out) {
+/* Steps that stay queued, as of a server that has work: what the last of `ahead` steps gives is waited for when as many
+   more have been submitted. Microseconds a step go to samples[]. */
+enum { QUEUE_RESULTS = 32, QUEUE_WARM = 3 };
+typedef struct queue {
+    gn_ctx *g;
+    int ahead, steps, n, wide;              /* wide: results of a step */
+    int64_t most, result[2][QUEUE_RESULTS]; /* each result is below */
+    uint64_t ticket;
+    double begin, since;
+    gn_stats from;
+} queue;
+
+static queue queue_of(gn_ctx *g, int ahead, int64_t most) { return (queue){ .g = g, .ahead = ahead, .most = most }; }
+
+/* Waits for what was asked for before `ticket`, which came to result[at]. */
+static void queue_wait(queue *q, uint64_t ticket, int at) {
+    ok_or_die(q->g, gn_wait(q->g, ticket), "a queued step");
+    for (int i = 0; i < q->wide && ticket; i++)
+        if (q->result[at][i] < 0 || q->result[at][i] >= q->most) failed("a queued step gives a token that is none");
+}
+
+/* Ends a step that gives so many tokens. */
+static void queue_step(queue *q, gn_tensor tokens, int n) {
+    const int batch = q->steps++ / q->ahead, at = batch & 1;
+    const uint64_t before = q->ticket;
+    const bool last = q->steps % q->ahead == 0;
+    size_t bytes = (size_t)n * sizeof *q->result[0];
+    if (last) ok_or_die(q->g, gn_read_later(&tokens, 1, (void *[]){ q->result[at] }, &bytes, &q->ticket), "a read");
+    ok_or_die(q->g, gn_step(q->g), "a queued step");
+    q->wide = n;
+    if (!last) return;
+    queue_wait(q, before, !at);
+    const double now = ex_now();
+    if (batch >= QUEUE_WARM) samples[q->n++] = (now - q->since) * 1e6 / q->ahead;
+    else gn_get_stats(q->g, &q->from), q->begin = now;
+    q->since = now;
+}
+
+/* Returns the mean microseconds of a step: what waits took at once is in no single sample. */
+static double queue_end(queue *q, double *out_kernels) {
+    gn_stats end;
+    queue_wait(q, q->ticket, (q->steps / q->ahead - 1) & 1);
+    gn_get_stats(q->g, &end);
+    *out_kernels = (double)(end.kernels_run - q->from.kernels_run) / (q->steps - QUEUE_WARM * q->ahead);
+    return (q->since - q->begin) * 1e6 / (q->n * q->ahead);
+}
+
+/* One step: the next token stays on the device. */
+static gn_tensor gpt_next(const gpt *m, int32_t position) {
     gn_tensor next = gn_argmax(gpt_logits(m, gn_scalar(m->g, GN_I32, position)), GN_AXES(1), false);
     gn_assign(m->token, next);
+    return next;
+}
+
+/* It comes here when out is not NULL. */
+static void gpt_step(const gpt *m, int32_t position, int64_t *out) {
+    gn_tensor next = gpt_next(m, position);
     if (out) ok_or_die(m->g, gn_read(next, out, sizeof *out), "decode");
     ok_or_die(m->g, gn_step(m->g), "decode");
+}
+
+static void gpt_close(gpt *m) {
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < 2; i++) gn_release(m->cache[l][i]);
+    gn_release(m->token);
 }
 
 static uint16_t *model_weights, *model_past;
@@ -1626,29 +1685,42 @@ static double gpt_error(gn_ctx *g) {
 
 static int64_t decoded; /* the last token of the decoding before */
 
-/* Microseconds a token into samples[], each read, or `ahead` steps queued before one wait. */
-static int gpt_decode(gn_ctx *g, int tokens, int ahead, double *out_bytes) {
+/* The median of microseconds a token, of which there are *out_n in samples[]; each is read. */
+static double gpt_decode(gn_ctx *g, int tokens, int *out_n, double *out_bytes) {
     gpt m;
     int n = 0;
     int64_t token = 0;
     gpt_open(&m, g, model_weights, model_past);
     *out_bytes = (double)m.bytes;
-    for (int i = -2 * ahead; i + ahead <= tokens; i += ahead) {
+    for (int i = -2; i < tokens; i++) {
         double start = ex_now();
-        for (int k = 0; k < ahead; k++) gpt_step(&m, PAST + (i + k < 0 ? 0 : i + k), k + 1 == ahead ? &token : NULL);
-        if (i >= 0) samples[n++] = (ex_now() - start) * 1e6 / ahead;
+        gpt_step(&m, PAST + (i < 0 ? 0 : i), &token);
+        if (i >= 0) samples[n++] = (ex_now() - start) * 1e6;
         if (token < 0 || token >= VOCAB) failed("decode gives a token that is none");
         decoded = token;
     }
-    for (int l = 0; l < LAYERS; l++) {
-        gn_release(m.cache[l][0]);
-        gn_release(m.cache[l][1]);
-    }
-    return n;
+    gpt_close(&m);
+    *out_n = n;
+    return quantile(samples, n, 0.5);
+}
+
+/* The same with steps that stay queued: the mean. */
+static double gpt_decode_queued(gn_ctx *g, int tokens, int *out_n, double *out_bytes) {
+    double kernels, us;
+    gpt m;
+    queue q = queue_of(g, 16, VOCAB);
+    gpt_open(&m, g, model_weights, model_past);
+    *out_bytes = (double)m.bytes;
+    for (int i = -QUEUE_WARM * q.ahead; i + q.ahead <= tokens; i += q.ahead)
+        for (int k = 0; k < q.ahead; k++) queue_step(&q, gpt_next(&m, PAST + (i < 0 ? k : i + k)), 1);
+    us = queue_end(&q, &kernels);
+    gpt_close(&m);
+    *out_n = q.n;
+    return us;
 }
 
 /* The same of a step that is built once; each token is read. */
-static int gpt_decode_recorded(gn_ctx *g, int tokens, double *out_bytes) {
+static double gpt_decode_recorded(gn_ctx *g, int tokens, int *out_n, double *out_bytes) {
     gpt m;
     gn_recording s;
     int n = 0;
@@ -1668,19 +1740,18 @@ static int gpt_decode_recorded(gn_ctx *g, int tokens, double *out_bytes) {
         decoded = token;
     }
     gn_recording_close(s);
-    for (int l = 0; l < LAYERS; l++) {
-        gn_release(m.cache[l][0]);
-        gn_release(m.cache[l][1]);
-    }
-    return n;
+    gpt_close(&m);
+    *out_n = n;
+    return quantile(samples, n, 0.5);
 }
 
-/* ahead 0: recorded. */
-static void decode_row(const char *name, gn_ctx *g, int ahead, double target, double err, double *out_us) {
+typedef double decode_way(gn_ctx *g, int tokens, int *out_n, double *out_bytes);
+
+static void decode_row(const char *name, gn_ctx *g, decode_way way, double target, double err, double *out_us) {
     double bytes = 0;
-    int n = ahead ? gpt_decode(g, repeats(400), ahead, &bytes) : gpt_decode_recorded(g, repeats(400), &bytes);
+    int n = 0;
     row *out = add_row(name, "us", target, true);
-    out->value = *out_us = quantile(samples, n, 0.5);
+    out->value = *out_us = way(g, repeats(400), &n, &bytes);
     out->p95 = quantile(samples, n, 0.95);
     out->error = err;
     out->bound = isnan(err) ? NAN : 0.04;
@@ -1710,27 +1781,27 @@ static void bench_decode(gn_ctx *g) {
     if (!wanted("decode_local") && !wanted("decode_queued") && !wanted("decode_tls")) return;
     model_make();
     double err = gpt_error(g);
-    decode_row("decode_local", g, 1, 250, err, &local);
+    decode_row("decode_local", g, gpt_decode, 250, err, &local);
     const int64_t built = decoded;
-    decode_row("decode_queued", g, 16, 250, err, &queued);
-    decode_row("decode_local_recorded", g, 0, queued + 25, err, &recorded);
+    decode_row("decode_queued", g, gpt_decode_queued, 250, err, &queued);
+    decode_row("decode_local_recorded", g, gpt_decode_recorded, queued + 25, err, &recorded);
     if (decoded != built) failed("a recorded step gives another token than the same one built anew");
     remote r = { 0 };
     gn_ctx *steady = gn_open(&(gn_desc){ .devices = set.device, .batch_invariant = true });
     if (!ex_check(steady, gn_status(steady), "batch_invariant")) exit(EX_FAILED);
     double cost = queued;
-    decode_row("decode_queued_batch_invariant", steady, 16, NAN, gpt_error(steady), &queued);
+    decode_row("decode_queued_batch_invariant", steady, gpt_decode_queued, NAN, gpt_error(steady), &queued);
     gn_close(steady);
     row *more = add_row("batch_invariant_costs", "x", NAN, true);
     more->value = queued / cost;
     print_row(more);
     remote_open(&r);
-    decode_row("decode_tls", r.g, 1, local + 100, gpt_error(r.g), &tls);
+    decode_row("decode_tls", r.g, gpt_decode, local + 100, gpt_error(r.g), &tls);
     row *out = add_row("decode_tls_less_local", "us", 100, true);
     out->value = tls - local;
     print_row(out);
-    decode_row("decode_tls_recorded", r.g, 0, recorded + 15, NAN, &tls);
-    decode_row("decode_tls_queued", r.g, 16, NAN, err, &queued);
+    decode_row("decode_tls_recorded", r.g, gpt_decode_recorded, recorded + 15, NAN, &tls);
+    decode_row("decode_tls_queued", r.g, gpt_decode_queued, NAN, err, &queued);
     remote_close(&r);
 }
 

@@ -138,13 +138,6 @@ static gn_tensor decoder_logits(const decoder *m, int64_t position) {
     return s->quantised ? decoder_times(m, x, m->table, m->table_scales) : gn_matmul(x, gn_transpose(m->table, 0, 1));
 }
 
-static void decoder_step(const decoder *m, int64_t position, int64_t *out) {
-    gn_tensor next = gn_argmax(decoder_logits(m, position), GN_AXES(1), false);
-    gn_assign(m->token, next);
-    if (out) ok_or_die(m->g, gn_read(next, out, sizeof *out), "decode");
-    ok_or_die(m->g, gn_step(m->g), "decode");
-}
-
 /* Numbers of all sizes that products of `dim` keep, drawn once and repeated over the pool; bytes of all values but
    FP8's NaN for a quantised model. Bytes of the pool. */
 static size_t decoder_make(const decoder_shape *s) {
@@ -191,26 +184,22 @@ static double decoder_error(gn_ctx *g, const decoder_shape *s, size_t pool) {
 
 static void bench_decoder(gn_ctx *g, const decoder_shape *s) {
     decoder m;
-    gn_stats stats[2];
-    int64_t token = 0, position = s->past;
-    int n = 0, times = repeats(12);
+    queue q = queue_of(g, DECODER_AHEAD, s->vocab);
     if (!wanted(s->name)) return;
     size_t pool = decoder_make(s);
     row *out = add_row(s->name, "us", s->target, true);
     out->error = decoder_error(g, s, pool);
     out->bound = 0.04;
     decoder_open(&m, g, s, s->layers, s->vocab, pool);
-    for (int i = -2; i < times; i++) {
-        double start = ex_now();
-        gn_get_stats(g, &stats[0]);
-        for (int k = 0; k < DECODER_AHEAD; k++) decoder_step(&m, position + k, k + 1 == DECODER_AHEAD ? &token : NULL);
-        gn_get_stats(g, &stats[1]);
-        if (i >= 0) samples[n++] = (ex_now() - start) * 1e6 / DECODER_AHEAD;
-        if (token < 0 || token >= s->vocab) failed("decode gives a token that is none");
-    }
-    double kernels = (double)(stats[1].kernels_run - stats[0].kernels_run) / DECODER_AHEAD;
-    out->value = quantile(samples, n, 0.5);
-    out->p95 = quantile(samples, n, 0.95);
+    for (int i = -QUEUE_WARM, times = repeats(12); i < times; i++)
+        for (int k = 0; k < DECODER_AHEAD; k++) {
+            gn_tensor next = gn_argmax(decoder_logits(&m, s->past + k), GN_AXES(1), false);
+            gn_assign(m.token, next);
+            queue_step(&q, next, 1);
+        }
+    double kernels;
+    out->value = queue_end(&q, &kernels);
+    out->p95 = quantile(samples, q.n, 0.95);
     set_ceiling(out, m.bytes / 4.3e6 + 1.5 * kernels, "bytes / 4.3 TB/s + 1.5 us * kernels");
     snprintf(out->note, sizeof out->note, "past %lld, %.0f kernels, %.2f GB: %.0f us; %.0f tokens/s",
              (long long)s->past, kernels, 1e-9 * m.bytes, m.bytes / 4.3e6, 1e6 / out->value);

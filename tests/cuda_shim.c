@@ -749,6 +749,12 @@ API int cuMemHostAlloc(void **p, size_t n, unsigned f) {
     if (*p) LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n; live++);
     return *p ? 0 : 2;
 }
+API int cuMemHostGetDevicePointer_v2(uint64_t *out, void *p, unsigned flags) {
+    (void)flags;
+    *out = (uint64_t)(uintptr_t)p;
+    return 0;
+}
+
 API int cuMemFreeHost(void *p) {
     LOCKED(run_all(); for (int i = 0; i < n_pinned; i++) if (pinned[i].p == p) {
         pinned[i] = pinned[--n_pinned];

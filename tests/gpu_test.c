@@ -3404,6 +3404,60 @@ static void states_of_rows_agree_with_the_cpu(void) {
     free(w);
 }
 
+/* ---- a matrix (k,n) of a weight, which products of one row read as (n,k) ---- */
+
+enum { ACROSS_K = 136, ACROSS_N = 72, ACROSS_BYTES = ACROSS_K * ACROSS_N * 2 };
+
+/* A row by the matrix, by half of its columns, and by a bias and a loop; as bytes. lies: the matrix as it was given, or
+   its transpose as another weight. */
+static void across_step(gn_ctx *g, gn_tensor w, bool lies, gn_dtype d, const void *x, const void *bias, uint16_t *out) {
+    gn_tensor row = gn_data(g, d, GN_SHAPE(1, ACROSS_K), x), m = lies ? w : gn_transpose(w, 0, 1), y[2];
+    y[0] = gn_relu(gn_linear(row, m, gn_data(g, d, GN_SHAPE(ACROSS_N), bias)));
+    y[1] = gn_matmul(gn_add_c(row, 1), gn_slice(m, 1, ACROSS_N - 40, ACROSS_N, 1));
+    gn_result r = gn_read_many(y, 2, (void *[]){ out, out + ACROSS_N }, (size_t[]){ ACROSS_N * 2, 40 * 2 });
+    if (!CHECK_RESULT(r, GN_OK)) printf("%s\n", gn_last_error(g)->text);
+    gn_step(g);
+}
+
+static void a_matrix_that_lies_across_is_packed_once(void) {
+    if (compiles_only) {
+        test_skip("kernels are compiled, not run");
+        return;
+    }
+    static const gn_dtype dtypes[] = { GN_BF16, GN_F16 };
+    char memory[32];
+    for (int k = 0; k < 4; k++) { /* the second time there is no room */
+        const gn_dtype d = dtypes[k / 2];
+        const bool room = k % 2 == 0;
+        if (room) snprintf(memory, sizeof memory, "0");
+        uint16_t *w = random_bytes(d, ACROSS_K * ACROSS_N, 1), *x = random_bytes(d, ACROSS_K, 1), out[2][ACROSS_N + 40],
+                 *turned = malloc(ACROSS_BYTES), *bias = random_bytes(d, ACROSS_N, 1);
+        for (int i = 0; turned && i < ACROSS_K * ACROSS_N; i++) turned[i % ACROSS_N * ACROSS_K + i / ACROSS_N] = w[i];
+        gn_ctx *g = open_with(memory, "1"), *h = open_with("0", "1");
+        gn_tensor lies = gn_weight(g, d, GN_SHAPE(ACROSS_K, ACROSS_N), w, "across"),
+                  stands = gn_weight(h, d, GN_SHAPE(ACROSS_N, ACROSS_K), turned, "along");
+        across_step(h, stands, false, d, x, bias, out[1]);
+        CHECK(packed_stats(h).filters_packed == 0);
+        for (int i = 0; i < 3; i++) {
+            memset(out[0], 0xee, sizeof out[0]);
+            across_step(g, lies, true, d, x, bias, out[0]);
+            CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
+        }
+        if (room) CHECK(packed_stats(g).filters_packed == 2 && packed_stats(g).filters_repacked == 0);
+        else CHECK(packed_stats(g).filters_packed < 2 && packed_stats(g).filters_repacked >= 3);
+        if (room) snprintf(memory, sizeof memory, "%llu", (unsigned long long)packed_stats(g).device_bytes - 8192);
+        else CHECK(packed_stats(g).evictions == 0);
+        gn_release(lies);
+        gn_release(stands);
+        gn_close(g);
+        gn_close(h);
+        free(w);
+        free(x);
+        free(turned);
+        free(bias);
+    }
+}
+
 /* Where nothing is left to keep them in, each run packs them, and what needs memory later takes theirs. */
 static void filters_without_room_are_packed_in_each_run(void) {
     if (compiles_only) {
@@ -3861,6 +3915,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(gradients_of_maximum_pools_have_the_bits_of_the_cpu),
     TEST_ENTRY(depthwise_convs_between_others_agree_with_the_cpu),
     TEST_ENTRY(states_of_rows_agree_with_the_cpu),
+    TEST_ENTRY(a_matrix_that_lies_across_is_packed_once),
     TEST_ENTRY(filters_without_room_are_packed_in_each_run),
     TEST_ENTRY(rows_that_several_convolutions_read_are_laid_once),
     TEST_ENTRY(a_gradient_by_x_of_one_tap_is_one_kernel),
