@@ -15691,15 +15691,54 @@ static const char one_text[] =
     "}\n"
     "// Whether the row that is multiplied fits shared memory\n"
     "template <class P> struct vector_within { enum { YES = P::k * (int)sizeof(typename P::T) <= 32768 }; };\n"
+    "// The sum of what a block's lanes have, of whom warp w has group w of a row's G: as joined by each warp.\n"
+    "template <int G, int USED> M float vector_joined(const sum_of<float> &own, float (*part)[32]) {\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;\n"
+    "  sum_of<float> all[G];\n"
+    "  if (warp < USED) part[warp][lane] = own.v;\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int g = 0; g < G; g++) { if (g < USED) all[g].v = part[g][lane]; else all[g].init(); }\n"
+    "  return joined<32, G, false>(all).v;\n"
+    "}\n"
+    "// The norm of a row by all of a block, with the bits of vector_norm: each warp has every eighth chunk. g, h: "
+    "gain and "
+    "shift of this lane's\n"
+    "template <class P, int OWN> M void vector_norm_by_block(const typename P::T *a, const uint4 *g, const uint4 *h, "
+    "typename P::T *to) {\n"
+    "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V), G = P::k / V > 32 ? 8 : 1, USED = CH < G ? CH : G };\n"
+    "  __shared__ float part[2][G][32];\n"
+    "  const int own = threadIdx.x * V;\n"
+    "  const typename P::T tag = typename P::T();\n"
+    "  float x[OWN][V];\n"
+    "  sum_of<float> some, squares;\n"
+    "  some.init();\n"
+    "  squares.init();\n"
+    "  UNROLL for (int c = 0; c < OWN; c++) {\n"
+    "    const int l = c * 256 * V + own;\n"
+    "    if (l >= P::k) continue;\n"
+    "    parts_of(cached(a + l), x[c], tag);\n"
+    "    UNROLL for (int v = 0; v < V; v++) some.take(x[c][v], 0);\n"
+    "  }\n"
+    "  const float mean = vector_joined<G, USED>(some, part[0]) / (float)P::k;\n"
+    "  UNROLL for (int c = 0; c < OWN; c++)\n"
+    "    if (c * 256 * V + own < P::k) UNROLL for (int v = 0; v < V; v++) squares.square(x[c][v] - mean);\n"
+    "  const float scale = 1.f / sqrtf(vector_joined<G, USED>(squares, part[1]) / (float)P::k + (float)P::eps());\n"
+    "  UNROLL for (int c = 0; c < OWN; c++) {\n"
+    "    const int l = c * 256 * V + own;\n"
+    "    typename P::T raw_[V];\n"
+    "    if (l >= P::k) continue;\n"
+    "    UNROLL for (int v = 0; v < V; v++) put(raw_[v], vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), "
+    "part_of(h[c], v, tag)));\n"
+    "    vstore<V>(to + l, raw_);\n"
+    "  }\n"
+    "}\n"
     "// Waits for what is before, and leaves the row in `to` as it is multiplied; more(): between the two.\n"
     "template <class P, class N, class O> M void vector_row(const typename P::T *a, const N &norm, const typename P::T "
     "*gain, const typename P::T *shift, typename P::T *to, const O &more) {\n"
-    "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V), OWN = P::NORM ? (CH + 7) / 8 : 1 };\n"
-    "  typedef typename P::T T;\n"
-    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;\n"
+    "  enum { V = P::V, EACH = (P::k + 256 * V - 1) / (256 * V), OWN = P::NORM ? EACH : 1 };\n"
     "  uint4 g[OWN], h[OWN];\n"
     "  UNROLL for (int c = 0; c < OWN; c++) {\n"
-    "    const int l = ((c * 8 + warp) * 32 + lane) * V;\n"
+    "    const int l = (c * 256 + threadIdx.x) * V;\n"
     "    g[c] = h[c] = zeros();\n"
     "    if (P::HAS_GAIN && l < P::k) g[c] = stream(gain + l);\n"
     "    if (P::HAS_SHIFT && l < P::k) h[c] = stream(shift + l);\n"
@@ -15707,23 +15746,16 @@ static const char one_text[] =
     "  await_previous();\n"
     "  more();\n"
     "  if (P::ROWS_WITHIN) norm.run(to, 0, 1, blockIdx.x == 0);\n"
-    "  else if (P::NORM) {\n"
-    "    float x[CH][V], mean = 0.f, scale = 1.f;\n"
-    "    const T tag = T();\n"
-    "    vector_norm<P>(a, x, &mean, &scale);\n"
-    "    UNROLL for (int c = 0; c < CH; c++) {\n"
-    "      T raw_[V];\n"
-    "      if (c % 8 != warp || (c * 32 + lane) * V >= P::k) continue;\n"
-    "      UNROLL for (int v = 0; v < V; v++) put(raw_[v], vector_normed<P>(x[c][v], mean, scale, part_of(g[c / 8], "
-    "v, tag), part_of(h[c / 8], v, tag)));\n"
-    "      vstore<V>(to + (c * 32 + lane) * V, raw_);\n"
-    "    }\n"
-    "  } else for (int i = threadIdx.x * V; i < P::k; i += 256 * V) *(uint4 *)(to + i) = cached(a + i);\n"
+    "  else if (P::NORM) vector_norm_by_block<P, OWN>(a, g, h, to);\n"
+    "  else UNROLL for (int c = 0; c < EACH; c++) {\n"
+    "    const int l = (c * 256 + threadIdx.x) * V;\n"
+    "    if (l < P::k) *(uint4 *)(to + l) = cached(a + l);\n"
+    "  }\n"
     "  __syncthreads();\n"
     "}\n"
     "// A row that is multiplied from shared memory, where it fits, by columns that lie along memory: W columns at a "
     "time to each warp (R of each matrix), of which a thread has G * W loads of 16 bytes on their way; the next turn's "
-    "follow as soon as a register is free.\n"
+    "follow as soon as a register is free. ONCE: no warp has more than its first columns, nor these more than that.\n"
     "template <class P, class N, class E> M void vector_dot(const typename P::T *a, const N &norm, const "
     "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
     "*parts, u32 *done, i64 *out) {\n"
@@ -15764,10 +15796,11 @@ static const char one_text[] =
     "          parts_of(w[c][r], of_column, tag);\n"
     "          UNROLL for (int v = 0; v < V; v++) to[v] = gn_fma(of_row[v], of_column[v], to[v]);\n"
     "        }\n"
-    "        vector_columns<P>(w[c], m, col, next + c);\n"
+    "        if (!P::ONCE) vector_columns<P>(w[c], m, col, next + c);\n"
     "      }\n"
     "    }\n"
     "    vector_columns_end<P>(acc, at, m.n, e, best);\n"
+    "    if (P::ONCE) break;\n"
     "    if (lane < R && col + lane < m.n) { e.early(col + lane); e.load(col + lane); }\n"
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
@@ -16622,7 +16655,19 @@ static bool waits_for_attention(const emit *e, const vector_group *g) {
     return !g->norm && !g->rows && is_attention(e, e->layout->lay[row].base);
 }
 
-static void put_vector_type(emit *e, const vector_group *g, const vector_form *form, bool early) {
+/* No warp has more than its first columns, and all of these are on their way at once. */
+static bool vectors_once(const emit *e, const vector_group *g, const vector_form *form, const uint32_t *blocks) {
+    const int64_t chunks = blocks_for(form->p.k, 32 * form->vector);
+    bool once = form->dot && chunks * form->columns * (g->parts[0].product[1] ? 2 : 1) <= form->loads;
+    for (uint32_t i = 0; i < g->n; i++) {
+        const gn_view *out = view_of(e, vector_product(e, g, i, 0));
+        once = once && (int64_t)blocks[i] * 8 * form->columns >= out->dims[out->rank - 1];
+    }
+    return once;
+}
+
+static void put_vector_type(emit *e, const vector_group *g, const vector_form *form, const uint32_t *blocks,
+                            bool early) {
     int64_t attrs[2] = { 0, 0 };
     uint32_t node = vector_product(e, g, 0, 0);
     if (g->norm) memcpy(attrs, attrs_of(e, e->layout->steps[g->norm - 1].node), sizeof attrs);
@@ -16657,11 +16702,12 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
     put(&e->types,
         "struct @_p { typedef %s T; enum { k = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, "
         "HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, LANES = %u, FULL = %d, MATS = %d, ROWS_WITHIN = %d, "
-        "LOADS = %u };\n"
+        "LOADS = %u, ONCE = %d };\n"
         "  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
         types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->vector, form->splits,
         form->side, form->columns, early, g->norm != 0, gain, shift, best, form->lanes, full,
-        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, (unsigned long long)attrs[0]);
+        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, vectors_once(e, g, form, blocks),
+        (unsigned long long)attrs[0]);
 }
 
 /* Blocks of a part, and how many share k by the columns of all parts: the fewer there are, the more. False: the parts
@@ -16848,7 +16894,7 @@ static void emit_vector(emit *e, const vector_group *g) {
             packs[i][q] = emit_matrix_pack(e, vector_product(e, g, i, q), &scratch);
     if (form.p.m > 1 && g->rows) form.row = few_bytes(&form.p, types[view_of(e, input(e, node, 0))->dtype].bytes);
     for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
-    put_vector_type(e, g, &form, vectors_early(e, g));
+    put_vector_type(e, g, &form, blocks, vectors_early(e, g));
     e->rereads = e->early = true;
     e->cluster = (uint8_t)form.splits;
     put_endings(e, g, &endings);
@@ -21085,6 +21131,21 @@ static void rows_keep(emit *e) {
     }
 }
 
+/* Where the regions lie behind the layout's block. */
+static void plan_place(plan *p, size_t outs, size_t own) {
+    emit *e = &p->emit;
+    const size_t bytes[REGION__COUNT] = {
+        align_up(e->scratch), align_up(e->rows), align_up(e->save), outs, own, p->uploads_aside ? 0 : p->args_bytes,
+        p->errors_bytes,      p->near_bytes
+    };
+    rows_keep(e);
+    p->total = align_up(p->layout.block_bytes);
+    for (int i = 0; i < REGION__COUNT; i++) {
+        p->region[i] = p->total;
+        p->total = gn_size_add(p->total, bytes[i]);
+    }
+}
+
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0, data = 0;
@@ -21132,14 +21193,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     p->near_bytes = plan_near(p);
     plan_tells(x, p);
     if (e->failed) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
-    const size_t bytes[REGION__COUNT] = { align_up(e->scratch),        align_up(e->rows), align_up(e->save), outs, own,
-                                          p->uploads_aside ? 0 : args, p->errors_bytes,   p->near_bytes };
-    rows_keep(e);
-    p->total = align_up(p->layout.block_bytes);
-    for (int i = 0; i < REGION__COUNT; i++) {
-        p->region[i] = p->total;
-        p->total = gn_size_add(p->total, bytes[i]);
-    }
+    plan_place(p, outs, own);
     gn_result r = plan_fits(x, p, f);
     if (r != GN_OK) return r;
     for (uint32_t i = 0; i < p->part->n_outs; i++)

@@ -1231,7 +1231,8 @@ static void a_norm_within_its_product_has_equal_bits(void) {
             CHECK_RESULT(gn_read(y, picked, sizeof picked), GN_OK);
             gn_get_stats(g, &after);
             gn_step(g);
-            CHECK_INT(after.kernels_run - before.kernels_run, 1);
+            /* one, and one that packs the matrix before the first */
+            CHECK_INT(after.kernels_run - before.kernels_run - (after.filters_packed - before.filters_packed), 1);
             for (int j = 0; j < PICKED; j++) { /* a sum that begins with 0 has no -0 */
                 uint16_t want = whole[j * k / PICKED];
                 different += picked[j] != (want == 0x8000 ? 0 : want);

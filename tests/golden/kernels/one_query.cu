@@ -30,8 +30,14 @@ extern "C" __global__ void __launch_bounds__(256) kv_append_undo(u32 *err, const
   let_next_start();
   await_previous();
   if (*err) {
-  if (err[9]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < 128ull; i += (u64)gridDim.x * 256) o0[(i64)*pos0 * 64ll + ((i64)((u64)(i) / 64llu) * 32768ll + (i64)((u64)(i) % 64llu))] = saved0[i];
-  if (err[8]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < 128ull; i += (u64)gridDim.x * 256) o1[(i64)*pos1 * 64ll + ((i64)((u64)(i) / 64llu) * 32768ll + (i64)((u64)(i) % 64llu))] = saved1[i];
+  if (err[13]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < 128ull; i += (u64)gridDim.x * 256) o0[(i64)*pos0 * 64ll + ((i64)((u64)(i) / 64llu) * 32768ll + (i64)((u64)(i) % 64llu))] = saved0[i];
+  if (err[12]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < 128ull; i += (u64)gridDim.x * 256) o1[(i64)*pos1 * 64ll + ((i64)((u64)(i) / 64llu) * 32768ll + (i64)((u64)(i) % 64llu))] = saved1[i];
     return;
   }
+}
+// tell_host: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
+extern "C" __global__ void __launch_bounds__(256) tell_host(u32 *err) {
+  await_previous();
+  let_next_start();
+  tell_host(err);
 }

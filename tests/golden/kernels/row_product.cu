@@ -1,5 +1,5 @@
 // norm_vector_times_bf16_loop: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
-struct norm_vector_times_bf16_loop_p { typedef bf16 T; enum { k = 256, V = 8, S = 1, TX = 1, R = 32, EARLY = 1, NORM = 1, HAS_GAIN = 1, HAS_SHIFT = 1, BEST = 0, LANES = 256, FULL = 1, MATS = 1, ROWS_WITHIN = 0, LOADS = 32 };
+struct norm_vector_times_bf16_loop_p { typedef bf16 T; enum { k = 256, V = 8, S = 1, TX = 1, R = 32, EARLY = 1, NORM = 1, HAS_GAIN = 1, HAS_SHIFT = 1, BEST = 0, LANES = 256, FULL = 1, MATS = 1, ROWS_WITHIN = 0, LOADS = 32, ONCE = 0 };
   static M double eps() { return gn_f64(0x3ee4f8b588e368f1ull); }
 };
 struct norm_vector_times_bf16_loop_e0 {
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_vector_times_bf16_loop(co
   vector_times<norm_vector_times_bf16_loop_p>(a, norm, m, gain, shift, e, 0, 0, 0);
 }
 // vector_dot_bf16_argmax: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.
-struct vector_dot_bf16_argmax_p { typedef bf16 T; enum { k = 512, V = 8, S = 1, TX = 1, R = 1, EARLY = 1, NORM = 0, HAS_GAIN = 0, HAS_SHIFT = 0, BEST = 1, LANES = 256, FULL = 1, MATS = 1, ROWS_WITHIN = 0, LOADS = 16 };
+struct vector_dot_bf16_argmax_p { typedef bf16 T; enum { k = 512, V = 8, S = 1, TX = 1, R = 1, EARLY = 1, NORM = 0, HAS_GAIN = 0, HAS_SHIFT = 0, BEST = 1, LANES = 256, FULL = 1, MATS = 1, ROWS_WITHIN = 0, LOADS = 16, ONCE = 1 };
   static M double eps() { return gn_f64(0x0ull); }
 };
 struct vector_dot_bf16_argmax_e0 {
