@@ -20144,6 +20144,7 @@ typedef struct executor {
     uint64_t next_ticket;
     char *stage;             /* pinned ring for arguments and results */
     gn__cu_ptr stage_device; /* where kernels write it; 0: nowhere */
+    uint64_t packs_age;      /* from 1 on, raised whenever something is packed or dropped */
     size_t stage_head;
     gn_fault failed;        /* of the first run that failed and was not yet asked for */
     uint64_t failed_ticket; /* 0: none */
@@ -20177,6 +20178,7 @@ typedef struct plan {
     } captured[CAPTURES];
     uint32_t runs, next_capture;
     uint32_t packs_kept, packs_made; /* launches that this run leaves out; filters that it packed before its kernels */
+    uint64_t packs_age;              /* the executor's when all were found packed; 0: some are not kept */
     bool moved, streams;             /* in this run: slots came back; weights come and go with the kernels */
     bool began;                      /* and one of its kernels has been launched */
 } plan;
@@ -20585,6 +20587,7 @@ static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s-
 /* What was packed of a slot, which runs pack again when they need it. False: nothing. */
 static bool slot_unpack(executor *x, slot *s) {
     bool any = s->packs != NULL;
+    x->packs_age += any;
     for (packed *k; (k = s->packs) != NULL; gn_free(k)) {
         s->packs = k->next;
         device_free(x, k->mem, k->bytes);
@@ -21805,6 +21808,7 @@ static packed *pack_place(executor *x, slot *s, const packed_part *k, bool *out_
     to->bytes = k->bytes;
     to->next = s->packs;
     s->packs = to;
+    x->packs_age++;
     *out_new = true;
     return to;
 }
@@ -21826,16 +21830,21 @@ static gn__cu_ptr rows_kept(const executor *x, const plan *p, size_t pack) {
 
 /* All else of the run has its memory. What finds none is packed in scratch memory, in each run. */
 static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
-    p->packs_kept = p->packs_made = 0;
+    bool all = !p->streams;
+    p->packs_made = 0;
+    if (all && p->packs_age == x->packs_age) return GN_OK;
+    p->packs_kept = 0;
     for (size_t i = 0; i < p->emit.n_packs; i++) {
         const packed_part *k = &p->emit.packs[i];
         gn__cu_ptr *at = &p->base[packed_node(&p->emit, i)];
+        all = all && !k->rows;
         if (k->rows) *at = rows_kept(x, p, i);
         if (k->rows) continue;
         slot *s = &x->slots[p->part->nodes[k->node].slot];
         bool is_new = false;
         const packed *to = p->streams ? NULL : pack_place(x, s, k, &is_new);
         *at = to ? to->mem : pack_scratch(x, p, i);
+        all = all && to;
         gn_result r = is_new ? pack_fill(x, p, i, f) : GN_OK;
         if (r != GN_OK) slot_unpack(x, s);
         if (r != GN_OK) return r;
@@ -21847,6 +21856,7 @@ static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
         x->stats->filters_repacked += l->pack && !p->emit.packs[l->pack - 1].rows && !launch_is_done(x, p, l);
     }
     x->stats->filters_packed += p->packs_made;
+    p->packs_age = all ? x->packs_age : 0;
     return GN_OK;
 }
 
@@ -23259,6 +23269,7 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;
+    x->packs_age = 1;
     if (cu.cuMemHostGetDevicePointer(&x->stage_device, p, 0) != 0) x->stage_device = 0;
     for (int i = 0; i < RUNS_MAX; i++) DRIVER(x, f, cuEventCreate(&x->events[i], 2)); /* 2: no times */
     return GN_OK;
