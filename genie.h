@@ -405,7 +405,7 @@ typedef struct gn_error {
     X(evictions,          "moves",  "weights and states that moved to the host to make room")                          \
     X(evicted_bytes,      "bytes",  "bytes of those moves")                                                            \
     X(filters_packed,     "weights", "filters and matrices of weights that a GPU packed as it reads them, to be kept") \
-    X(filters_repacked,   "weights", "the same, packed in a run for want of memory to keep them")                      \
+    X(filters_repacked,   "weights", "the same, packed or read otherwise in a run for want of memory to keep them")    \
     X(products_measured,  "shapes", "shapes of matrix products whose kernel was chosen by measuring on the device")    \
     X(products_by_blas,   "products", "products of plans that cuBLASLt computes")                                      \
     X(products_by_other,  "products",                                                                                  \

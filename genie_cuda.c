@@ -1896,8 +1896,8 @@ typedef struct append_done {
 
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before
    the kernel before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
-   blas: a product by cuBLASLt and no kernel; pack: 1 + the filters or the matrix that it packs, 0: none; packed: it
-   reads such a matrix before it waits. */
+   blas: a product by cuBLASLt and no kernel; pack: 1 + the filters or the matrix that it packs, 0: none; lies: how
+   matrices lie that it reads. */
 typedef struct launch {
     kernel *kernel;
     uint32_t grid_x, grid_y, block, shared, param, n_params;
@@ -1906,8 +1906,12 @@ typedef struct launch {
     blas_product *blas;
     uint32_t step; /* 1 + that of the layout whose kernel it is, 0: of none */
     uint32_t pack;
-    bool packed;
+    uint8_t lies;
 } launch;
+
+/* Of matrices that are packed: a kernel for when all of the plan are, and one, compiled when it is needed first, for
+   when there is no room for that. */
+enum { LIES_ANYHOW, LIES_PACKED, LIES_ACROSS };
 
 /* How a weight's filters are packed: what their packed bytes depend on beside it. Compared as bytes. A matrix (k,n)
    that is packed as (n,k) has no groups. */
@@ -1927,7 +1931,7 @@ typedef struct conv_planes {
 typedef struct packed_part {
     packed_form form;
     conv_planes planes;
-    bool rows, kept;
+    bool rows, kept, matrix;
     uint32_t node, again; /* node: of the weight, or the base of what is laid */
     size_t bytes, scratch_at, kept_at;
 } packed_part;
@@ -2062,7 +2066,7 @@ typedef struct emit {
     const choice *given; /* of the product that is generated to be measured; NULL: the stored one, or the model's */
     uint64_t mark;       /* of the latest choice that was followed */
     uint32_t moved;      /* 1 + the node that a dense copy in REGION_ROWS stands for now */
-    uint8_t when;        /* of the launches that are added now */
+    uint8_t when, lies;  /* of the launches that are added now */
     uint32_t n_made;     /* kernels that nothing had needed before */
     uint32_t n_instead, n_lost; /* launches that run only when others fail; choices that cannot be followed */
     uint32_t n_blas, n_other;   /* products by cuBLASLt, and by another own kernel than the model's */
@@ -2166,7 +2170,7 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
                                                  NULL,
                                                  e->step,
                                                  0,
-                                                 false };
+                                                 e->lies };
     if (e->may_fault) e->last_fault = (uint32_t)e->n_launches;
     e->may_fault = false;
     e->n_instead += e->when == LAUNCH_INSTEAD;
@@ -16397,14 +16401,13 @@ static bool vector_few(const emit *e, uint32_t node, vector_form *form) {
     return form->few.wide && form->few.wide_x;
 }
 
-/* Matrices (k,n) up to MATRIX_PACKED are multiplied as (n,k), as which they are packed once: the lanes of a block then
-   read all of a column, and no blocks wait for each other's sums. Of larger ones that is a small part of the time, for
-   twice the memory. */
-enum { MATRIX_PACKED = 16 << 20 };
+/* Matrices (k,n) up to MATRIX_PACKED bytes are multiplied as (n,k), as which they are packed once while there is room,
+   for twice their memory: the lanes of a block then read all of a column, and no blocks wait for each other's sums. */
+enum { MATRIX_PACKED = 64 << 20 };
 
 static bool vector_is_packed(const emit *e, uint32_t matrix, const product *p) {
-    return !e->given && p->bn == 1 && types[view_of(e, matrix)->dtype].bytes == 2 && p->n * p->k * 2 <= MATRIX_PACKED &&
-           e->part->nodes[e->layout->lay[matrix].base].leaf == GN_LEAF_WEIGHT;
+    return !e->given && e->lies != LIES_ACROSS && p->bn == 1 && types[view_of(e, matrix)->dtype].bytes == 2 &&
+           p->n * p->k * 2 <= MATRIX_PACKED && e->part->nodes[e->layout->lay[matrix].base].leaf == GN_LEAF_WEIGHT;
 }
 
 /* all: columns of all products of the kernel, 0: of this one. They say how many blocks share k; the lanes that sum it,
@@ -16717,6 +16720,11 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     uint32_t grid = 0;
     vector_form first, own;
     if (!vector_choose(e, vector_product(e, g, 0, 0), 0, &first)) return false;
+    if (first.packed) { /* as it lies too */
+        emit across = *e;
+        across.lies = LIES_ACROSS;
+        if (!vectors_choose(&across, g, form, blocks)) return false;
+    }
     for (uint32_t i = 0; i < g->n; i++)
         for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
             if (!vector_choose(e, vector_product(e, g, i, q), 0, &own) || own.dot != first.dot ||
@@ -16786,9 +16794,9 @@ static void put_quant_parts(emit *e, const vector_group *g, const uint32_t *bloc
     }
 }
 
-/* A kernel that packs the matrix of a product, behind what is there of scratch memory: run_packs says when it runs.
-   Returns 1 + the part, 0 where it is read as it lies. */
-static uint32_t emit_matrix_pack(emit *e, uint32_t node, size_t *scratch) {
+/* A kernel that packs the matrix of a product: run_packs says when it runs. Returns 1 + the part, 0 where it is read as
+   it lies. */
+static uint32_t emit_matrix_pack(emit *e, uint32_t node) {
     const uint32_t matrix = input(e, node, 1);
     const gn_view *w = view_of(e, matrix);
     vector_form form;
@@ -16798,12 +16806,10 @@ static uint32_t emit_matrix_pack(emit *e, uint32_t node, size_t *scratch) {
                                       .strides = { form.p.bk },
                                       .filters = form.p.n,
                                       .channels = form.p.k },
+                            .matrix = true,
                             .node = e->layout->lay[matrix].base,
-                            .bytes = (size_t)(form.p.n * form.p.k) * 2,
-                            .scratch_at = *scratch };
+                            .bytes = (size_t)(form.p.n * form.p.k) * 2 };
     const size_t at = packs_add(e, &k);
-    *scratch = gn_size_align(gn_size_add(*scratch, k.bytes), 256);
-    if (*scratch > e->scratch) e->scratch = *scratch;
     emit_node(e, matrix, "u16", true, "w");
     emit_pointer(e, "u16", false, "o", (param){ PARAM_NODE, packed_node(e, at), 0 });
     emit_number(e, "int", "k", PARAM_WORD, form.p.k);
@@ -16877,21 +16883,17 @@ static bool vectors_early(const emit *e, const vector_group *g) {
     return early;
 }
 
-static void emit_vector(emit *e, const vector_group *g) {
+/* packs: of its matrices, 1 + the part that is read in their place, or 0 */
+static void emit_vector_kernel(emit *e, const vector_group *g, uint32_t (*packs)[2]) {
     uint32_t node = vector_product(e, g, 0, 0), norm = g->norm ? e->layout->steps[g->norm - 1].node : node;
     uint32_t n_ins = g->norm ? e->part->nodes[norm].n_ins : 1, blocks[VECTOR_PARTS], grid = 0;
     const int64_t flags = g->norm ? attrs_of(e, norm)[1] : 0;
     const vector_part *part = &g->parts[0];
     const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
-    uint32_t packs[VECTOR_PARTS][2] = { { 0 } };
-    size_t scratch = 0;
     text endings = { 0 }, within = { 0 };
     vector_form form;
     char name[64];
     vectors_choose(e, g, &form, blocks);
-    for (uint32_t i = 0; i < g->n; i++)
-        for (int q = 0; q < 2 && g->parts[i].product[q]; q++)
-            packs[i][q] = emit_matrix_pack(e, vector_product(e, g, i, q), &scratch);
     if (form.p.m > 1 && g->rows) form.row = few_bytes(&form.p, types[view_of(e, input(e, node, 0))->dtype].bytes);
     for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
     put_vector_type(e, g, &form, blocks, vectors_early(e, g));
@@ -16908,7 +16910,7 @@ static void emit_vector(emit *e, const vector_group *g) {
     if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
     if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
     if (part->best) {
-        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
+        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
         emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
         emit_node(e, e->layout->steps[part->best - 1].node, "i64", false, "best");
     }
@@ -16924,12 +16926,23 @@ static void emit_vector(emit *e, const vector_group *g) {
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
     text_free(&within);
-    size_t bytes = scratch + (size_t)grid * 16;
+    size_t bytes = (size_t)grid * 16;
     if (part->best && bytes > e->scratch) e->scratch = bytes;
     if ((form.dot || form.quantised) && form.p.m == 1) e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, grid, 1, 256,
                        form.p.m > 1 ? few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row) : 0);
-    if (scratch && !e->failed) e->launches[e->n_launches - 1].packed = true;
+}
+
+static void emit_vector(emit *e, const vector_group *g) {
+    uint32_t packs[VECTOR_PARTS][2] = { { 0 } }, none[VECTOR_PARTS][2] = { { 0 } }, any = 0;
+    for (uint32_t i = 0; i < g->n; i++)
+        for (int q = 0; q < 2 && g->parts[i].product[q]; q++)
+            any |= packs[i][q] = emit_matrix_pack(e, vector_product(e, g, i, q));
+    e->lies = any ? LIES_PACKED : LIES_ANYHOW;
+    emit_vector_kernel(e, g, packs);
+    e->lies = LIES_ACROSS;
+    if (any) emit_vector_kernel(e, g, none);
+    e->lies = LIES_ANYHOW;
 }
 
 /* What makes the query (which 0) or the appended row of keys: 0 nothing, 1 a warp, 2 all threads of a block. */
@@ -20179,6 +20192,7 @@ typedef struct plan {
     uint32_t runs, next_capture;
     uint32_t packs_kept, packs_made; /* launches that this run leaves out; filters that it packed before its kernels */
     uint64_t packs_age;              /* the executor's when all were found packed; 0: some are not kept */
+    bool across;                     /* in this run, for want of room: no matrices are packed */
     bool moved, streams;             /* in this run: slots came back; weights come and go with the kernels */
     bool began;                      /* and one of its kernels has been launched */
 } plan;
@@ -21208,13 +21222,14 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
 /* Bytes of dynamic shared memory that any kernel's own leave in the 48 KiB which every launch has. */
 enum { SHARED_PLAIN = 16 << 10 };
 
-/* Compiles what is missing; `why` of kernels that do not compile. */
-static gn_result launches_compile(executor *x, const launch *launches, size_t n, const gn_flag *cancel, gn_fault *f) {
+/* Compiles what is missing but for kernels of which `lies` is `without`; `why` of those that do not compile. */
+static gn_result launches_compile(executor *x, const launch *launches, size_t n, uint8_t without, const gn_flag *cancel,
+                                  gn_fault *f) {
     kernel **all = (kernel **)gn_alloc((n + 1) * sizeof *all);
     size_t kernels = 0;
     if (!all) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile");
     for (size_t i = 0; i < n; i++)
-        if (launches[i].kernel) all[kernels++] = launches[i].kernel;
+        if (launches[i].kernel && (!without || launches[i].lies != without)) all[kernels++] = launches[i].kernel;
     char detail[40];
     snprintf(detail, sizeof detail, "%llu kernels", (unsigned long long)kernels);
     uint64_t begin = gn_traces() ? gn_now_ns() : 0;
@@ -21227,9 +21242,11 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
     return r;
 }
 
-static const kernel *plan_not_loaded(const plan *p) {
-    for (size_t i = 0; i < p->emit.n_launches; i++)
-        if (p->emit.launches[i].kernel && !p->emit.launches[i].kernel->function) return p->emit.launches[i].kernel;
+static const kernel *plan_not_loaded(const plan *p, uint8_t without) {
+    for (size_t i = 0; i < p->emit.n_launches; i++) {
+        const launch *l = &p->emit.launches[i];
+        if (l->kernel && !l->kernel->function && (!without || l->lies != without)) return l->kernel;
+    }
     return NULL;
 }
 
@@ -21252,12 +21269,12 @@ static gn_result kernel_fail(const kernel *k, gn_fault *f) {
 }
 
 /* In the compile-only device the kernels wait to be compiled together. */
-static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
+static gn_result plan_compile(executor *x, plan *p, uint8_t without, gn_fault *f) {
     bool trimmed = false;
     if (x->device->compile_only || !p->emit.n_launches) return GN_OK;
     for (;;) {
-        gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, x->cancel, f);
-        const kernel *k = r == GN_OK ? plan_not_loaded(p) : NULL;
+        gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, without, x->cancel, f);
+        const kernel *k = r == GN_OK ? plan_not_loaded(p, without) : NULL;
         if (!k) return r;
         if (k->why || k->load_error != 2 || !code_room(x, &trimmed)) return kernel_fail(k, f);
     }
@@ -21299,7 +21316,7 @@ static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *
         !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
 #endif
-    return r == GN_OK ? plan_compile(x, p, f) : r;
+    return r == GN_OK ? plan_compile(x, p, LIES_ACROSS, f) : r;
 }
 
 static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
@@ -21657,19 +21674,21 @@ static gn_result run_blas(executor *x, const blas_product *q, const param_value 
     return r == 0 ? GN_OK : gn_fail(f, GN_INTERNAL, "cublasLtMatmul gives error %d", r);
 }
 
-/* Where filters and matrices are packed in each run. */
+/* Where filters are packed in each run. */
 static gn__cu_ptr pack_scratch(const executor *x, const plan *p, size_t pack) {
     return x->block + p->region[REGION_SCRATCH] + p->emit.packs[pack].scratch_at;
 }
 
-/* It packs what lies packed. */
-static bool launch_is_done(const executor *x, const plan *p, const launch *l) {
-    return l->pack && p->base[packed_node(&p->emit, l->pack - 1)] != pack_scratch(x, p, l->pack - 1);
+/* It packs what lies packed, or a matrix, or reads matrices that lie another way in this run. */
+static bool launch_is_left_out(const executor *x, const plan *p, const launch *l) {
+    if (l->lies) return (l->lies == LIES_ACROSS) != p->across;
+    return l->pack && (p->emit.packs[l->pack - 1].matrix ||
+                       p->base[packed_node(&p->emit, l->pack - 1)] != pack_scratch(x, p, l->pack - 1));
 }
 
 /* The one that this run launches before it, or NULL. */
 static const launch *launch_before(const executor *x, const plan *p, const launch *l) {
-    while (l > p->emit.launches && launch_is_done(x, p, l - 1)) l--;
+    while (l > p->emit.launches && launch_is_left_out(x, p, l - 1)) l--;
     return l > p->emit.launches ? l - 1 : NULL;
 }
 
@@ -21682,12 +21701,6 @@ static uint64_t run_launched(const plan *p) {
 static bool run_follows(const executor *x, const plan *p, const launch *l) {
     const launch *before = launch_before(x, p, l);
     return before ? !before->blas && before->when != LAUNCH_INSTEAD : l->waits && run_launched(p) == 1;
-}
-
-/* What it reads before it waits is packed just now, by the launch before it. */
-static bool run_packs_for(const executor *x, const plan *p, const launch *l) {
-    const launch *before = l->packed ? launch_before(x, p, l) : NULL;
-    return before && before->pack;
 }
 
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
@@ -21719,7 +21732,7 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     launch_attribute attributes[2] = { { 0 } };
     launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
     if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
-    if (l->early && x->overlaps && !p->moved && !p->streams && run_follows(x, p, l) && !run_packs_for(x, p, l))
+    if (l->early && x->overlaps && !p->moved && !p->streams && run_follows(x, p, l))
         attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
     if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
     else
@@ -21828,36 +21841,46 @@ static gn__cu_ptr rows_kept(const executor *x, const plan *p, size_t pack) {
     return first->kept && gn_size_add(at, first->bytes) <= x->block_bytes ? x->block + at : pack_scratch(x, p, pack);
 }
 
-/* All else of the run has its memory. What finds none is packed in scratch memory, in each run. */
+/* Finds pack i, or makes it. Filters without room are packed in scratch memory in each run; without room for one matrix
+   all are read as they lie. */
+static gn_result run_pack(executor *x, plan *p, size_t i, gn_fault *f) {
+    const packed_part *k = &p->emit.packs[i];
+    gn__cu_ptr *at = &p->base[packed_node(&p->emit, i)];
+    slot *s = &x->slots[p->part->nodes[k->node].slot];
+    bool is_new = false;
+    const packed *to = p->streams || (k->matrix && p->across) ? NULL : pack_place(x, s, k, &is_new);
+    *at = to ? to->mem : k->matrix ? 0 : pack_scratch(x, p, i);
+    p->across = p->across || (k->matrix && !to);
+    p->packs_made += is_new;
+    x->stats->filters_repacked += k->matrix && !to;
+    gn_result r = is_new ? pack_fill(x, p, i, f) : GN_OK;
+    if (r != GN_OK) slot_unpack(x, s);
+    return r;
+}
+
+/* All else of the run has its memory. */
 static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
     bool all = !p->streams;
     p->packs_made = 0;
     if (all && p->packs_age == x->packs_age) return GN_OK;
     p->packs_kept = 0;
+    p->across = false;
     for (size_t i = 0; i < p->emit.n_packs; i++) {
-        const packed_part *k = &p->emit.packs[i];
-        gn__cu_ptr *at = &p->base[packed_node(&p->emit, i)];
-        all = all && !k->rows;
-        if (k->rows) *at = rows_kept(x, p, i);
-        if (k->rows) continue;
-        slot *s = &x->slots[p->part->nodes[k->node].slot];
-        bool is_new = false;
-        const packed *to = p->streams ? NULL : pack_place(x, s, k, &is_new);
-        *at = to ? to->mem : pack_scratch(x, p, i);
-        all = all && to;
-        gn_result r = is_new ? pack_fill(x, p, i, f) : GN_OK;
-        if (r != GN_OK) slot_unpack(x, s);
+        gn_result r = GN_OK;
+        if (p->emit.packs[i].rows) p->base[packed_node(&p->emit, i)] = rows_kept(x, p, i);
+        else r = run_pack(x, p, i, f);
         if (r != GN_OK) return r;
-        p->packs_made += is_new;
+        all = all && !p->emit.packs[i].rows && p->base[packed_node(&p->emit, i)] != pack_scratch(x, p, i);
     }
     for (size_t i = 0; i < p->emit.n_launches; i++) {
         const launch *l = &p->emit.launches[i];
-        p->packs_kept += launch_is_done(x, p, l);
-        x->stats->filters_repacked += l->pack && !p->emit.packs[l->pack - 1].rows && !launch_is_done(x, p, l);
+        const bool left_out = launch_is_left_out(x, p, l);
+        p->packs_kept += left_out;
+        x->stats->filters_repacked += l->pack && !p->emit.packs[l->pack - 1].rows && !left_out;
     }
     x->stats->filters_packed += p->packs_made;
-    p->packs_age = all ? x->packs_age : 0;
-    return GN_OK;
+    p->packs_age = all && !p->across ? x->packs_age : 0;
+    return p->across ? plan_compile(x, p, LIES_ANYHOW, f) : GN_OK;
 }
 
 /* ---- kernels one by one, for a trace: an event before the first and after each ---- */
@@ -21977,7 +22000,7 @@ static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
             return gn_fail(f, why, "the run ended before its kernel %zu of %zu: %s", i + 1, p->emit.n_launches,
                            gn_result_text(why));
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
-        if (launch_is_done(x, p, l)) continue;
+        if (launch_is_left_out(x, p, l)) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
         if (x->timing && r == GN_OK) timing_mark(x, l);
@@ -22746,7 +22769,7 @@ static void candidates_compile(executor *x, const plan *p, candidate *all, int n
         for (size_t l = 0; (!tried || i % TRIALS < tried->n) && l < e->n_launches; l++)
             if (grow(&launches, n_launches, &cap, sizeof *launches)) launches[n_launches++] = e->launches[l];
     }
-    launches_compile(x, launches, n_launches, NULL, NULL); /* what does not compile is no candidate */
+    launches_compile(x, launches, n_launches, LIES_ANYHOW, NULL, NULL); /* what does not compile is no candidate */
     gn_free(launches);
 }
 
