@@ -1897,7 +1897,7 @@ typedef struct append_done {
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before
    the kernel before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
    blas: a product by cuBLASLt and no kernel; pack: 1 + the filters or the matrix that it packs, 0: none; lies: how
-   matrices lie that it reads. */
+   matrices lie that it reads; spread: no processor has two of its blocks. */
 typedef struct launch {
     kernel *kernel;
     uint32_t grid_x, grid_y, block, shared, param, n_params;
@@ -1907,6 +1907,7 @@ typedef struct launch {
     uint32_t step; /* 1 + that of the layout whose kernel it is, 0: of none */
     uint32_t pack;
     uint8_t lies;
+    bool spread;
 } launch;
 
 /* Of matrices that are packed: a kernel for when all of the plan are, and one, compiled when it is needed first, for
@@ -2170,7 +2171,8 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
                                                  NULL,
                                                  e->step,
                                                  0,
-                                                 e->lies };
+                                                 e->lies,
+                                                 false };
     if (e->may_fault) e->last_fault = (uint32_t)e->n_launches;
     e->may_fault = false;
     e->n_instead += e->when == LAUNCH_INSTEAD;
@@ -16453,11 +16455,13 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
 
 /* How one query of each head is answered. */
 /* heads: of a block, which share their keys; parts: blocks that share these, `cluster` of them as a cluster; each,
-   stages: keys that a thread works on at a time, and how often as many it has room for. */
+   stages: keys that a thread works on at a time, and how often as many it has room for: where no processor has two
+   blocks, for three quarters of what a block has of a full cache, up to 128 KB. */
 typedef struct one_form {
     attention_form a;
     int64_t heads, parts, cluster;
     int each, stages;
+    bool spread; /* no processor has two blocks */
 } one_form;
 
 /* A cache of ONE_MANY keys and more is read once for as many heads of a block as share it, up to ONE_HEADS whose sums
@@ -16467,7 +16471,16 @@ typedef struct one_form {
    each of a block's lanes has ONE_KEYS keys of a full cache. What shares keys beyond a cluster: each block has
    ONE_LONG, which outweighs that they join their sums through memory (on GPUs without clusters ONE_KEYS a lane, twice
    as many with several heads). */
-enum { ONE_HEADS = 4, ONE_WIDTH = 512, ONE_MANY = 4096, ONE_CLUSTER = 8, ONE_PARTS = 64, ONE_KEYS = 4, ONE_LONG = 512 };
+enum {
+    ONE_HEADS = 4,
+    ONE_WIDTH = 512,
+    ONE_MANY = 4096,
+    ONE_CLUSTER = 8,
+    ONE_PARTS = 64,
+    ONE_KEYS = 4,
+    ONE_LONG = 512,
+    ONE_DEEP = 8
+};
 
 /* Lanes that share a key, of 16 bytes each. */
 static int one_lanes(const attention_form *a) {
@@ -16493,8 +16506,14 @@ static void one_divide(const emit *e, one_form *f, int64_t heads) {
     if (clusters) blocks = sgemm_slots(e, (int)f->cluster), least = ONE_LONG;
     f->parts = f->cluster;
     while (f->parts < ONE_PARTS && heads * f->parts * 2 <= blocks && keys >= f->parts * 2 * least) f->parts *= 2;
-    f->each = f->heads == 1 ? 4 : 2;
-    f->stages = f->each == 2 || (clusters && emit_has_large_blocks(e) && heads * f->parts <= blocks) ? 4 : 2;
+    f->spread = clusters && heads * f->parts <= blocks;
+    const bool deep = f->spread && emit_has_large_blocks(e);
+    const int64_t span = blocks_for(keys, f->parts), step = 256 / one_lanes(a);
+    f->each = f->heads == 1 && (!deep || span <= 4 * step) ? 4 : 2;
+    const int64_t steps = blocks_for(span, f->each * step), few = steps > 2 ? 4 : steps > 1 ? 3 : 2;
+    f->stages = f->heads > 1 || deep ? (int)few : 2;
+    if (f->heads == 1 && deep && steps * 3 / 4 > few)
+        f->stages = steps * 3 / 4 < ONE_DEEP ? (int)(steps * 3 / 4) : ONE_DEEP;
     if (!emit_has_async_copies(e)) f->stages = 1;
 }
 
@@ -17182,6 +17201,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     text_free(&label);
     emit_launch_shared(e, name, (uint64_t)(a->dims[0] * a->dims[1] / f->heads * f->parts), 1, 256,
                        (uint32_t)(f->each * f->stages) * 2 * 4096);
+    if (!e->failed) e->launches[e->n_launches - 1].spread = f->spread;
 }
 
 /* An attention in a form of its own: written out, or one query of each head. */
@@ -21235,9 +21255,15 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
     uint64_t begin = gn_traces() ? gn_now_ns() : 0;
     gn_result r = compile_kernels(x->device, all, kernels, x->tenant, cancel, f);
     gn_trace_end(GN_STAGE_COMPILE, "compile_kernels", begin, 0, detail);
-    for (size_t i = 0; i < n && r == GN_OK; i++) /* 8: more shared memory than 48 KiB, with the kernel's own */
-        if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > SHARED_PLAIN)
+    for (size_t i = 0; i < n && r == GN_OK; i++) {
+        if (!launches[i].kernel || !launches[i].kernel->function) continue;
+        /* 8: more shared memory than 48 KiB, with the kernel's own */
+        if (launches[i].shared > SHARED_PLAIN)
             cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);
+        /* 9: how much of its memory a processor must leave for what blocks share. The driver alone makes room for as
+           many blocks as fit, and in the rest, which is L1, kernels beside it have their loads on the way. */
+        if (launches[i].spread) cu.cuFuncSetAttribute(launches[i].kernel->function, 9, 0);
+    }
     gn_free(all);
     return r;
 }

@@ -13,7 +13,7 @@ struct append_attention_one_bf16_n { const int *n0;
   }
 };
 struct append_attention_one_bf16_p { typedef bf16 T; typedef float C; typedef int L; typedef append_attention_one_bf16_n N; typedef append_attention_one_bf16_x X; static const i64 H = 4ll, G = 2ll, S = 512ll;
-  enum { DK = 64, E = 64, V = 8, LANES = 8, R = 1, U = 4, STAGES = 4, PARTS = 4, CLUSTER = 4, JOINS = 1, LENGTH = 1, CAUSAL = 1, WRITTEN = 0, APPEND = 1, EARLY = 1, SMALL = 1, NEXT = 2, MADE_Q = 0, MADE_K = 0 };
+  enum { DK = 64, E = 64, V = 8, LANES = 8, R = 1, U = 4, STAGES = 2, PARTS = 4, CLUSTER = 4, JOINS = 1, LENGTH = 1, CAUSAL = 1, WRITTEN = 0, APPEND = 1, EARLY = 1, SMALL = 1, NEXT = 2, MADE_Q = 0, MADE_K = 0 };
   static const i64 Q0 = 0ll, K0 = 0ll;
   static const i64 QB = 256ll, QH = 64ll, KB = 65536ll, KH = 32768ll, KS = 64ll, VB = 65536ll, VH = 32768ll, VS = 64ll, RKB = 128ll, RKH = 64ll, RVB = 128ll, RVH = 64ll;
   static M double scale() { return gn_f64(0x3fc0000000000000ull); }
