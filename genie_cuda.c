@@ -1452,9 +1452,8 @@ static const char shared_text[] =
     "  err[1] = node; err[2] = (u32)(u64)value; err[3] = (u32)((u64)value >> 32); err[4] = (u32)(u64)limit; "
     "err[5] = (u32)((u64)limit >> 32);\n"
     "}\n"
-    "// Of a run's error words and what lies behind them, to the host: err[8…] is where (two words), the first word "
-    "and "
-    "how many. Past the L1, which may hold what stood there before.\n"
+    "// Of a run's error words and what lies behind them, to the host: err[8…] is where (two words), the first and how "
+    "many. Past the L1, which may hold what stood there before.\n"
     "D void tell_host(const volatile u32 *err) {\n"
     "  u32 *to = (u32 *)((u64)err[8] | (u64)err[9] << 32);\n"
     "  const u32 first = err[10], words = err[11];\n"
@@ -15519,8 +15518,7 @@ static const char one_text[] =
     "  for (int i = threadIdx.x * 16; i < bytes; i += 256 * 16) cached((const char *)p + i);\n"
     "}\n"
     "struct vector_no_more { M void operator()() const {} };\n"
-    "// A matrix (k,n) of 16-bit elements, whose rows lie along memory, as (n,k): 64 by 64 of them to a block. k and n "
-    "are "
+    "// A matrix (k,n) of 16-bit elements, whose rows lie along memory, as (n,k): 64 by 64 to a block. k and n are "
     "multiples of 8.\n"
     "D void matrix_turned(const u16 *w, u16 *o, int k, int n, i64 stride) {\n"
     "  __shared__ u16 tile[64][66];\n"
@@ -15707,8 +15705,8 @@ static const char one_text[] =
     "  return joined<32, G, false>(all).v;\n"
     "}\n"
     "// The norm of a row by all of a block, with the bits of vector_norm: each warp has every eighth chunk. g, h: "
-    "gain and "
-    "shift of this lane's\n"
+    "this "
+    "lane's gain and shift\n"
     "template <class P, int OWN> M void vector_norm_by_block(const typename P::T *a, const uint4 *g, const uint4 *h, "
     "typename P::T *to) {\n"
     "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V), G = P::k / V > 32 ? 8 : 1, USED = CH < G ? CH : G };\n"
@@ -20198,8 +20196,7 @@ typedef struct plan {
     size_t *own_at;          /* per update: offset in REGION_OWN */
     gn__cu_ptr *fresh; /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
     bool exchanges;
-    bool
-        told; /* its last kernel writes error words and near results to the host's memory: the copy engine takes 8 us */
+    bool told; /* its last kernel writes error words and near results to the host: the copy engine takes 8 us */
     bool uploads_aside;                /* its arguments are large: they lie in one of the areas, not in the block */
     area *upload_area, *download_area; /* in this run; download_area: NULL when no result is large */
     size_t *download_at;               /* per output of this run: offset in `download_area`, SIZE_MAX: elsewhere */
@@ -21260,8 +21257,8 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
         /* 8: more shared memory than 48 KiB, with the kernel's own */
         if (launches[i].shared > SHARED_PLAIN)
             cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);
-        /* 9: how much of its memory a processor must leave for what blocks share. The driver alone makes room for as
-           many blocks as fit, and in the rest, which is L1, kernels beside it have their loads on the way. */
+        /* 9: the share of a processor's memory that is not L1: no more than one block takes. By itself the driver makes
+           room for as many as fit, and kernels beside it have what they load on the way in L1. */
         if (launches[i].spread) cu.cuFuncSetAttribute(launches[i].kernel->function, 9, 0);
     }
     gn_free(all);
@@ -21906,7 +21903,7 @@ static gn_result run_packs(executor *x, plan *p, gn_fault *f) {
     }
     x->stats->filters_packed += p->packs_made;
     p->packs_age = all && !p->across ? x->packs_age : 0;
-    return p->across ? plan_compile(x, p, LIES_ANYHOW, f) : GN_OK;
+    return p->across && plan_not_loaded(p, LIES_ANYHOW) ? plan_compile(x, p, LIES_ANYHOW, f) : GN_OK;
 }
 
 /* ---- kernels one by one, for a trace: an event before the first and after each ---- */
