@@ -1452,7 +1452,8 @@ static const char shared_text[] =
     "  err[1] = node; err[2] = (u32)(u64)value; err[3] = (u32)((u64)value >> 32); err[4] = (u32)(u64)limit; "
     "err[5] = (u32)((u64)limit >> 32);\n"
     "}\n"
-    "// Of a run's error words and what lies behind them, to the host: err[8…] is where (two words), the first and how "
+    "// Of a run's error words and what lies behind them, to the host: err[8], err[9] are where, then the first and "
+    "how "
     "many. Past the L1, which may hold what stood there before.\n"
     "D void tell_host(const volatile u32 *err) {\n"
     "  u32 *to = (u32 *)((u64)err[8] | (u64)err[9] << 32);\n"
@@ -10620,11 +10621,9 @@ static uint32_t packed_node(const emit *e, size_t pack) {
 static size_t packs_most(const gn_part *p) {
     size_t n = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        if (p->nodes[i].leaf != GN_LEAF_NONE) continue;
-        n += p->nodes[i].op == GN_OP_CONV     ? 3
-             : p->nodes[i].op == GN_OP_MATMUL ? 1
-             : p->nodes[i].op == GN_OP_LINEAR ? 1
-                                              : 0;
+        const bool is_step = p->nodes[i].leaf == GN_LEAF_NONE;
+        if (is_step && p->nodes[i].op == GN_OP_CONV) n += 3;
+        if (is_step && (p->nodes[i].op == GN_OP_MATMUL || p->nodes[i].op == GN_OP_LINEAR)) n++;
     }
     return n;
 }
@@ -15519,7 +15518,7 @@ static const char one_text[] =
     "}\n"
     "struct vector_no_more { M void operator()() const {} };\n"
     "// A matrix (k,n) of 16-bit elements, whose rows lie along memory, as (n,k): 64 by 64 to a block. k and n are "
-    "multiples of 8.\n"
+    "multiples of 8. By arguments, not by types as conv_lay: one kernel for all matrices of a plan.\n"
     "D void matrix_turned(const u16 *w, u16 *o, int k, int n, i64 stride) {\n"
     "  __shared__ u16 tile[64][66];\n"
     "  const int across = (n + 63) / 64, left = (int)blockIdx.x % across * 64, top = (int)blockIdx.x / across * 64;\n"
@@ -22466,6 +22465,9 @@ gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels)
     gn_result entered = enter(x, &f);
     if (entered != GN_OK) return entered;
     DRIVER(x, &f, cuStreamSynchronize(x->stream));
+    if (p->told) /* nothing: the latest run's results may not have been handed out */
+        DRIVER(x, &f,
+               cuMemsetD8Async(x->block + p->region[REGION_ERRORS] + FAULT_WORDS * 4, 0, TELL_WORDS * 4, x->stream));
     uint64_t from = gn_now_us();
     for (int i = 0; i < times; i++) {
         gn_result r = run_launches(x, p, &f);

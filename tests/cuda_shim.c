@@ -749,6 +749,7 @@ API int cuMemHostAlloc(void **p, size_t n, unsigned f) {
     if (*p) LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n; live++);
     return *p ? 0 : 2;
 }
+
 API int cuMemHostGetDevicePointer_v2(uint64_t *out, void *p, unsigned flags) {
     (void)flags;
     *out = (uint64_t)(uintptr_t)p;
