@@ -101,7 +101,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 51
+#define GN__CU_GENERATOR 52
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -797,7 +797,7 @@ struct device {
     uint64_t code_hash; /* of the device code before its kernels */
     char name[96];
     size_t memory;
-    int processors, cache_bytes;
+    int processors, cache_bytes, shared_bytes; /* of a processor */
     bool compile_only, has_pools;
     char tenant[64]; /* whose sessions have taken memory, while they are all of one */
     bool has_tenant;
@@ -1897,7 +1897,9 @@ typedef struct append_done {
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before
    the kernel before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
    blas: a product by cuBLASLt and no kernel; pack: 1 + the filters or the matrix that it packs, 0: none; lies: how
-   matrices lie that it reads; spread: no processor has two of its blocks. */
+   matrices lie that it reads; spread: no processor has two of its blocks; room: bytes of shared memory that a
+   processor's blocks have at once, 0: as the driver divides it from L1, ROOM_OF_NEXT: as the kernel behind it. */
+enum { ROOM_OF_NEXT = 1 };
 typedef struct launch {
     kernel *kernel;
     uint32_t grid_x, grid_y, block, shared, param, n_params;
@@ -1908,6 +1910,7 @@ typedef struct launch {
     uint32_t pack;
     uint8_t lies;
     bool spread;
+    uint32_t room;
 } launch;
 
 /* Of matrices that are packed: a kernel for when all of the plan are, and one, compiled when it is needed first, for
@@ -2172,7 +2175,8 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
                                                  e->step,
                                                  0,
                                                  e->lies,
-                                                 false };
+                                                 false,
+                                                 0 };
     if (e->may_fault) e->last_fault = (uint32_t)e->n_launches;
     e->may_fault = false;
     e->n_instead += e->when == LAUNCH_INSTEAD;
@@ -2192,6 +2196,12 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
     e->first_param = e->n_params;
     e->rereads = e->early = e->waits = false;
     e->cluster = 0;
+}
+
+/* The last kernel's blocks of `bytes` of shared memory, so many on a processor at once, need no more than that. A
+   processor divides its memory anew only when it is empty: kernels that start beside each other want the same. */
+static void emit_room(emit *e, int64_t bytes, int64_t blocks) {
+    if (!e->failed && emit_overlaps(e)) e->launches[e->n_launches - 1].room = (uint32_t)(bytes * blocks);
 }
 
 static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) {
@@ -14564,17 +14574,23 @@ static const char page_text[] =
     "  i64 p, begin, end;\n"
     "  const typename P::TI *pages;\n"
     "  M void init(i64 n, const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI "
-    "*table, u32 *err, u32 node) {\n"
+    "*table) {\n"
     "    const i64 b = sequences[n * P::SS];\n"
     "    const bool none = b < 0 || b >= P::B;\n"
     "    p = none ? 0 : (i64)positions[n * P::PS];\n"
     "    const bool out = p < 0 || p >= P::MANY * P::S;\n"
-    "    if ((b < -1 || b >= P::B) && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, b, P::B);\n"
-    "    if (!none && out && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, p, P::MANY * P::S);\n"
     "    pages = table + (none ? 0 : b * P::TB);\n"
     "    begin = P::WINDOW > 0 && p + 1 > P::WINDOW ? p + 1 - P::WINDOW : 0;\n"
     "    end = none || out ? 0 : p + 1;\n"
     "    if (P::PARTS > 1) { begin += (i64)blockIdx.y * P::SPAN; if (end > begin + P::SPAN) end = begin + P::SPAN; }\n"
+    "  }\n"
+    "  // What is wrong with row n is said once kernels before this one have ended.\n"
+    "  M void check(i64 n, const typename P::SI *sequences, const typename P::PI *positions, u32 *err, u32 node) const "
+    "{\n"
+    "    if (threadIdx.x != 0) return;\n"
+    "    const i64 b = sequences[n * P::SS], at = b >= 0 && b < P::B ? (i64)positions[n * P::PS] : 0;\n"
+    "    if (b < -1 || b >= P::B) fault(err, OUT_OF_RANGE, node, b, P::B);\n"
+    "    if (at < 0 || at >= P::MANY * P::S) fault(err, OUT_OF_RANGE, node, at, P::MANY * P::S);\n"
     "  }\n"
     "  // The page of key j; -1 when it is none of the pool: `page` says so to the run.\n"
     "  M int number(int j) const {\n"
@@ -14602,7 +14618,8 @@ static const char page_text[] =
     "  const i64 at = blockIdx.x, h = at % P::H, n = at / P::H, g = h / (P::H / P::G);\n"
     "  const C least = gn_f32(0xff800000u);\n"
     "  page_row<P> row;\n"
-    "  row.init(n, sequences, positions, table, err, node);\n"
+    "  row.init(n, sequences, positions, table);\n"
+    "  row.check(n, sequences, positions, err, node);\n"
     "  q += n * P::QN + h * P::QH;\n"
     "  C acc[EACH], top = blockIdx.y == 0 ? x.sink(h) : least, sum = top != least ? 1 : 0;\n"
     "  UNROLL for (int e = 0; e < EACH; e++) acc[e] = 0;\n"
@@ -14698,19 +14715,64 @@ static const char page_text[] =
     "time, V elements each, and those of the next STAGES - 1 steps of U times as many are on their way. C is float.\n"
     "template <class P> M void page_attention_wide(const typename P::T *q, const typename P::T *k, const typename P::T "
     "*v, const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename "
-    "P::X x, typename P::T *out, float *parts, u32 *done, u32 *err, u32 node) {\n"
+    "P::X x, typename P::T *out, float *parts, u32 *done, const typename P::I *slots, u32 *err, u32 node) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = 16 / (int)sizeof(T), R = P::R, LANES = P::E / V, KEYS = 32 / LANES, STEP = 4 * KEYS, U = P::U, "
-    "STAGES = P::STAGES };\n"
+    "STAGES = P::STAGES, RUN = U * KEYS, SAME = P::S % RUN == 0, CUT = SAME && (P::WINDOW > 0 || P::SPAN % RUN) };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  __shared__ float part[4][R][P::E + 2];\n"
     "  const float least = gn_f32(0xff800000u);\n"
-    "  const int th = threadIdx.x, warp = th >> 5, lane = th & 31, sub = lane % LANES, key = warp * KEYS + lane / "
-    "LANES;\n"
+    "  const int th = threadIdx.x, warp = th >> 5, lane = th & 31, sub = lane % LANES, of_warp = lane / LANES;\n"
     "  const i64 at = (i64)blockIdx.x * R, h = at % P::H, n = at / P::H, g = h / (P::H / P::G);\n"
     "  const T tag = T();\n"
     "  page_row<P> row;\n"
-    "  row.init(n, sequences, positions, table, err, node);\n"
+    "  row.init(n, sequences, positions, table);\n"
+    "  const T *kp = k + g * P::KH + sub * V, *vp = v + g * P::VH + sub * V;\n"
+    "  const int begin = (int)row.begin, end = (int)row.end, first = SAME ? begin / RUN * RUN : begin;\n"
+    "  int bad = -1, pages[STAGES];\n"
+    "  one_ring<128> ring;\n"
+    "  ring.init(memory);\n"
+    "  // SAME: the page of step i's keys. Its number is asked for a step before they are.\n"
+    "#define PAGE_OF(i) (SAME && first + (i) * (U * STEP) + warp * RUN < end ? row.number(first + (i) * (U * STEP) + "
+    "warp * RUN) : 0)\n"
+    "#define PAGE_COPY(i, of)\\\n"
+    "  do {\\\n"
+    "    const int i_ = (i), run_ = first + i_ * (U * STEP) + warp * RUN, page_ = of, slot_ = i_ % STAGES * U * 2;\\\n"
+    "    const T *k_ = kp + page_ * P::KP + (run_ % (int)P::S + of_warp) * (int)P::KS, *v_ = vp + page_ * P::VP + "
+    "(run_ "
+    "% (int)P::S + of_warp) * (int)P::VS;\\\n"
+    "    if (run_ < end && page_ < 0) bad = run_;\\\n"
+    "    if (SAME && run_ < end && page_ >= 0) UNROLL for (int u = 0; u < U; u++) {\\\n"
+    "      ring.copy(slot_ + u * 2, k_ + u * KEYS * (int)P::KS, true);\\\n"
+    "      ring.copy(slot_ + u * 2 + 1, v_ + u * KEYS * (int)P::VS, true);\\\n"
+    "    }\\\n"
+    "    if (!SAME && run_ < end) UNROLL for (int u = 0; u < U; u++) {\\\n"
+    "      const int j = run_ + of_warp + u * KEYS, page = j < end ? row.number(j) : -1;\\\n"
+    "      if (j < end && page < 0) bad = j;\\\n"
+    "      ring.copy(slot_ + u * 2, page >= 0 ? kp + page * P::KP + j % (int)P::S * P::KS : k, page >= 0);\\\n"
+    "      ring.copy(slot_ + u * 2 + 1, page >= 0 ? vp + page * P::VP + j % (int)P::S * P::VS : v, page >= 0);\\\n"
+    "    }\\\n"
+    "  } while (0)\n"
+    "  UNROLL for (int i = 0; i < STAGES; i++) pages[i] = PAGE_OF(i);\n"
+    "  u32 held = 0;  // steps whose page one of this run's slots is in: they come after the wait\n"
+    "  if (P::EARLY) {\n"
+    "    if (!SAME) held = ~0u;\n"
+    "    for (int l = lane; SAME && l < P::ROWS; l += 32) {\n"
+    "      const i64 at = slots[l * P::IS];\n"
+    "      UNROLL for (int i = 0; i < STAGES - 1; i++) if (at >= 0 && at / (i64)P::S == pages[i]) held |= 1u << i;\n"
+    "    }\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) held |= exchange(held, l);\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < STAGES - 1; i++) {\n"
+    "    if (!(held >> i & 1)) PAGE_COPY(i, pages[i]);\n"
+    "    ring.commit();\n"
+    "  }\n"
+    "  if (P::EARLY) {\n"
+    "    await_previous();\n"
+    "    let_next_start();\n"
+    "    UNROLL for (int i = 0; i < STAGES - 1; i++) if (held >> i & 1) PAGE_COPY(i, pages[i]);\n"
+    "    if (held) { ring.commit(); ring.template wait<0>(); }\n"
+    "  }\n"
     "  float y[R][V], o[R][V], top[R], sum[R];\n"
     "  UNROLL for (int r = 0; r < R; r++) {\n"
     "    const uint4 w = *(const uint4 *)(q + n * P::QN + (h + r) * P::QH + sub * V);\n"
@@ -14718,28 +14780,14 @@ static const char page_text[] =
     "    top[r] = warp == 0 && blockIdx.y == 0 ? x.sink(h + r) : least;\n"
     "    sum[r] = top[r] != least && lane < LANES ? 1.f : 0.f;\n"
     "  }\n"
-    "  const T *kp = k + g * P::KH + sub * V, *vp = v + g * P::VH + sub * V;\n"
-    "  const int first = (int)row.begin, end = (int)row.end;\n"
-    "  int bad = -1;\n"
-    "  one_ring<128> ring;\n"
-    "  ring.init(memory);\n"
-    "#define PAGE_LOAD(i)\\\n"
-    "  do {\\\n"
-    "    const int i_ = (i), from_ = first + i_ * (U * STEP) + key;\\\n"
-    "    if (from_ - key < end) UNROLL for (int u = 0; u < U; u++) {\\\n"
-    "      const int j = from_ + u * STEP, page = j < end ? row.number(j) : -1, slot = (i_ % STAGES * U + u) * 2;\\\n"
-    "      if (j < end && page < 0) bad = j;\\\n"
-    "      ring.copy(slot, page >= 0 ? kp + page * P::KP + j % (int)P::S * P::KS : k, page >= 0);\\\n"
-    "      ring.copy(slot + 1, page >= 0 ? vp + page * P::VP + j % (int)P::S * P::VS : v, page >= 0);\\\n"
-    "    }\\\n"
-    "    ring.commit();\\\n"
-    "  } while (0)\n"
-    "  UNROLL for (int i = 0; i < STAGES - 1; i++) PAGE_LOAD(i);\n"
+    "  int ahead = pages[STAGES - 1];\n"
     "  for (int i = 0; first + i * (U * STEP) < end; i++) {\n"
-    "    const int base = first + i * (U * STEP) + key;\n"
+    "    const int base = first + i * (U * STEP) + warp * RUN + of_warp;\n"
     "    uint4 kr[U], vr[U];\n"
     "    ring.template wait<STAGES - 2>();\n"
-    "    PAGE_LOAD(i + STAGES - 1);\n"
+    "    PAGE_COPY(i + STAGES - 1, ahead);\n"
+    "    ring.commit();\n"
+    "    ahead = PAGE_OF(i + STAGES);\n"
     "    UNROLL for (int u = 0; u < U; u++) {\n"
     "      kr[u] = ring.at((i % STAGES * U + u) * 2);\n"
     "      vr[u] = ring.at((i % STAGES * U + u) * 2 + 1);\n"
@@ -14748,7 +14796,7 @@ static const char page_text[] =
     "      // a lane has one key's score, or all\n"
     "      enum { ONE = LANES >= U, EACH = ONE ? LANES / U : 1, MINE = ONE ? 1 : U };\n"
     "      float s[U], now = top[r];\n"
-    "      const int own = base + (ONE ? sub / EACH : 0) * STEP;\n"
+    "      const int own = base + (ONE ? sub / EACH : 0) * KEYS;\n"
     "      UNROLL for (int u = 0; u < U; u++) {\n"
     "        s[u] = 0.f;\n"
     "        UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(y[r][i], part_of(kr[u], i, tag), s[u]);\n"
@@ -14756,8 +14804,8 @@ static const char page_text[] =
     "      }\n"
     "      if (ONE) s[0] = spread<LANES, ONE ? U : 1>::sum(s, sub);\n"
     "      UNROLL for (int u = 0; u < MINE; u++) {\n"
-    "        const int j = own + u * STEP;\n"
-    "        if (j >= end) s[u] = least; else s[u] = x.value(s[u], h + r, j - row.p);\n"
+    "        const int j = own + u * KEYS;\n"
+    "        if (j >= end || (CUT && j < begin)) s[u] = least; else s[u] = x.value(s[u], h + r, j - row.p);\n"
     "        now = max_nan(now, s[u]);\n"
     "      }\n"
     "      UNROLL for (int l = ONE ? EACH : LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
@@ -14765,7 +14813,8 @@ static const char page_text[] =
     "      const float keep = none || top[r] == now ? 1.f : gn_exp(top[r] - now);\n"
     "      sum[r] *= keep;\n"
     "      UNROLL for (int i = 0; i < V; i++) o[r][i] *= keep;\n"
-    "      UNROLL for (int u = 0; u < MINE; u++) s[u] = none || own + u * STEP >= end ? 0.f : gn_exp(s[u] - now);\n"
+    "      UNROLL for (int u = 0; u < MINE; u++) s[u] = none || own + u * KEYS >= end || (CUT && own + u * KEYS < "
+    "begin) ? 0.f : gn_exp(s[u] - now);\n"
     "      if (ONE) spread<LANES, ONE ? U : 1>::all(s[0], s, sub);\n"
     "      UNROLL for (int u = 0; u < U; u++) {\n"
     "        if (sub == 0) sum[r] += s[u];\n"
@@ -14775,8 +14824,10 @@ static const char page_text[] =
     "      top[r] = now;\n"
     "    }\n"
     "  }\n"
-    "#undef PAGE_LOAD\n"
+    "#undef PAGE_COPY\n"
+    "#undef PAGE_OF\n"
     "  if (bad >= 0) row.page(bad, err, node);\n"
+    "  row.check(n, sequences, positions, err, node);\n"
     "  UNROLL for (int r = 0; r < R; r++) {\n"
     "    if (sub != 0) sum[r] = 0.f;\n"
     "    UNROLL for (int l = 16; l > 0; l /= 2) sum[r] += exchange(sum[r], l);\n"
@@ -14815,7 +14866,8 @@ static const char page_text[] =
     "LANES, d = P::DK - sub * V, e = P::E - sub * V;\n"
     "  const i64 at = (i64)blockIdx.x * R, h = at % P::H, n = at / P::H, g = h / (P::H / P::G);\n"
     "  page_row<P> row;\n"
-    "  row.init(n, sequences, positions, table, err, node);\n"
+    "  row.init(n, sequences, positions, table);\n"
+    "  row.check(n, sequences, positions, err, node);\n"
     "  float y[R][V], o[R][V], top[R], sum[R];\n"
     "  UNROLL for (int r = 0; r < R; r++) {\n"
     "    UNROLL for (int i = 0; i < V; i++) { y[r][i] = i < d ? get(q[n * P::QN + (h + r) * P::QH + (sub * V + i) * "
@@ -14937,25 +14989,74 @@ static int page_word(const gn_view *pool, const gn_view *from) {
     return bytes;
 }
 
-/* The loop of `body` over words (N,G,D) of rows, `to` in the pool; for what has no slot it is left out. ahead: the slot
-   of a thread's first word is in `ahead`. */
+/* The loop of `body` over words (N,G,D) of rows, `to` in the pool; for what has no slot it is left out. */
 static void put_page_loop(text *t, const gn_view *pool, const gn_view *slots, const gn_view *from, int word,
-                          const char *names, bool ahead, const char *body) {
+                          const char *names, const char *body) {
     int64_t many = word / types[pool->dtype].bytes, D = from->dims[2] / many, G = from->dims[1];
     int64_t S = pool->dims[2], of[3] = { G * S * D, S * D, D };
     put(t,
         "for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n"
         "    const i64 d = (i64)(i %% %lldull), g = (i64)(i / %lldull %% %lldull), n = (i64)(i / %lldull), slot = "
-        "%sslots%s[n * %lldll];\n    if (slot < 0) continue;\n    const i64 to = slot / %lldll * %lldll + g * %lldll + "
+        "slots%s[n * %lldll];\n    if (slot < 0) continue;\n    const i64 to = slot / %lldll * %lldll + g * %lldll + "
         "slot %% %lldll * %lldll + d;\n%s  }\n",
-        (long long)(from->dims[0] * G * D), (long long)D, (long long)D, (long long)G, (long long)(G * D),
-        ahead ? "i < gridDim.x * 256ull ? ahead : (i64)" : "", names, (long long)slots->strides[0], (long long)S,
-        (long long)of[0], (long long)of[1], (long long)S, (long long)of[2], body);
+        (long long)(from->dims[0] * G * D), (long long)D, (long long)D, (long long)G, (long long)(G * D), names,
+        (long long)slots->strides[0], (long long)S, (long long)of[0], (long long)of[1], (long long)S, (long long)of[2],
+        body);
 }
 
-/* An append of a kernel of n; `tag` is behind its names, early: what is read before the wait, NULL without one. Returns
-   its words. */
-static int64_t put_page_append(emit *e, uint32_t node, uint32_t which, uint32_t n, const char *tag, text *early) {
+/* An append in place to a pool that none before it in this run writes to. */
+static bool page_append_is_first(const emit *e, uint32_t node) {
+    return node_is(e, node, GN_OP_PAGE_APPEND) && e->layout->lay[node].place == GN_PLACE_INPLACE &&
+           e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE;
+}
+
+/* Words of rows, each by one thread, which knows its slot before the kernel waits, and what lies there, too, where
+   nothing before it in this run writes it: what is read after the wait is on its way at once. */
+typedef struct page_word_put {
+    const gn_view *pool, *from;
+    const char *type, (*name)[24];    /* of rows, slots, where they go, what is saved, its flag */
+    int64_t many, slot_stride, slots; /* many: elements of a word */
+    uint32_t which, n;
+    bool in_place, first; /* first: nothing before it writes there */
+} page_word_put;
+
+static void put_page_words(emit *e, const page_word_put *w, const char *tag, text *early, text *late) {
+    const int64_t D = w->from->dims[2] / w->many, G = w->from->dims[1], S = w->pool->dims[2];
+    char own[96];
+    snprintf(own, sizeof own, "ahead >= 0 && ahead < %lldll", (long long)w->slots);
+    if (w->n > 1)
+        snprintf(own, sizeof own, "blockIdx.y == %u && ahead >= 0 && ahead < %lldll", w->which, (long long)w->slots);
+    put(early, "  %s old%s = {}, value%s = {};\n", w->type, tag, tag);
+    put(early, "  if (blockIdx.y == %u && first < %lldull) {\n", w->which, (long long)(w->from->dims[0] * G * D));
+    put(early, "    ahead = %s[first / %lldull * %lldll];\n", w->name[1], (long long)(G * D),
+        (long long)w->slot_stride);
+    put(early,
+        "    to = ahead / %lldll * %lldll + (i64)(first / %lldull %% %lldull) * %lldll + ahead %% %lldll * %lldll + "
+        "(i64)(first %% %lldull);\n",
+        (long long)S, (long long)(G * S * D), (long long)D, (long long)G, (long long)(S * D), (long long)S,
+        (long long)D, (long long)D);
+    if (w->in_place && w->first) put(early, "    if (%s) old%s = %s[to];\n", own, tag, w->name[2]);
+    put(early, "  }\n");
+    put(late,
+        "  if (%s) {\n    value%s = %s[(i64)(first / %lldull) * %lldll + (i64)(first / %lldull %% %lldull) * %lldll + "
+        "(i64)(first %% %lldull) * %lldll];\n",
+        own, tag, w->name[0], (long long)(G * D), (long long)(w->from->strides[0] / w->many), (long long)D,
+        (long long)G, (long long)(w->from->strides[1] / w->many), (long long)D,
+        (long long)(w->many > 1 ? 1 : w->from->strides[2]));
+    if (w->in_place && !w->first) put(late, "    old%s = %s[to];\n", tag, w->name[2]);
+    put(late, "  }\n");
+    if (w->in_place)
+        put(&e->body, "  if (blockIdx.x == 0 && blockIdx.y == %u && threadIdx.x == 0) err[%s] = 1;\n", w->which,
+            w->name[4]);
+    put(&e->body, "  if (%s) {\n", own);
+    if (w->in_place) put(&e->body, "    %s[first] = old%s;\n", w->name[3], tag);
+    put(&e->body, "    %s[to] = value%s;\n  }\n", w->name[2], tag);
+}
+
+/* An append of a kernel of n; `tag` is behind its names, early: what is read before the wait, NULL without one; late:
+   what is read at once after it. Returns its words. */
+static int64_t put_page_append(emit *e, uint32_t node, uint32_t which, uint32_t n, const char *tag, text *early,
+                               text *late) {
     uint32_t y = input(e, node, 1), z = input(e, node, 2);
     const gn_view *from = view_of(e, y), *slots = view_of(e, z);
     bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
@@ -14969,11 +15070,17 @@ static int64_t put_page_append(emit *e, uint32_t node, uint32_t which, uint32_t 
     emit_node(e, z, types[slots->dtype].name, true, name[1]);
     emit_node(e, node, type, false, name[2]);
     if (in_place) emit_saved(e, node, type, name[3], name[4]);
-    const bool ahead = early && is_constant(e, z);
-    if (ahead)
-        put(early, "  if (blockIdx.y == %u && first < %lldull) ahead = slots%s[first / %lldull * %lldll];\n", which,
-            (long long)(gn_view_count(from) / many), tag, (long long)(from->dims[1] * (from->dims[2] / many)),
-            (long long)slots->strides[0]);
+    if (early && is_constant(e, z) && gn_view_count(from) / many <= (int64_t)256 << 16) {
+        page_word_put w = {
+            .pool = &out, .from = from, .type = type, .name = name, .many = many, .which = which, .n = n
+        };
+        w.slot_stride = slots->strides[0];
+        w.slots = view_of(e, node)->dims[0] * view_of(e, node)->dims[2];
+        w.in_place = in_place;
+        w.first = page_append_is_first(e, node);
+        put_page_words(e, &w, tag, early, late);
+        return gn_view_count(from) / many;
+    }
     if (n > 1) put(&e->body, "  if (blockIdx.y == %u) {\n", which);
     if (in_place) put(&e->body, "  if (blockIdx.x == 0 && threadIdx.x == 0) err[%s] = 1;\n", name[4]);
     if (in_place) snprintf(saves, sizeof saves, "    %s[i] = %s[to];\n", name[3], name[2]);
@@ -14981,7 +15088,7 @@ static int64_t put_page_append(emit *e, uint32_t node, uint32_t which, uint32_t 
              (long long)(from->strides[0] / many), (long long)(from->strides[1] / many),
              (long long)(many > 1 ? 1 : from->strides[2]));
     put(&e->body, "  ");
-    put_page_loop(&e->body, &out, slots, from, word, tag, ahead, body);
+    put_page_loop(&e->body, &out, slots, from, word, tag, body);
     if (n > 1) put(&e->body, "  }\n");
     return gn_view_count(from) / many;
 }
@@ -15005,23 +15112,26 @@ static void emit_page_appends(emit *e, const uint32_t *nodes, uint32_t n) {
     if (!gn_view_count(from)) return;
     emit_early(e);
     emit_errors(e);
-    text writes = { 0 }, early = { 0 }, before = e->body;
+    text writes = { 0 }, early = { 0 }, late = { 0 }, before = e->body;
     e->body = writes;
     for (uint32_t i = 0; i < n; i++) {
         if (n > 1) snprintf(tag, sizeof tag, "%u", i);
-        int64_t words = put_page_append(e, nodes[i], i, n, tag, e->waits ? &early : NULL);
+        int64_t words = put_page_append(e, nodes[i], i, n, tag, e->waits ? &early : NULL, &late);
         if (words > most) most = words;
     }
     writes = e->body;
     e->body = before;
     if (e->waits) put(&e->body, "  let_next_start();\n");
     if (early.n)
-        put(&e->body, "  const u64 first = (u64)blockIdx.x * 256 + threadIdx.x;\n  i64 ahead = -1;\n%s", early.s);
+        put(&e->body, "  const u64 first = (u64)blockIdx.x * 256 + threadIdx.x;\n  i64 ahead = -1, to = 0;\n%s",
+            early.s);
     emit_await(e);
-    put(&e->body, "  if (*err) return;\n%s", writes.s ? writes.s : "");
-    e->failed = e->failed || writes.failed || early.failed;
+    put(&e->body, "%s  if (*err) return;\n%s", late.s ? late.s : "", writes.s ? writes.s : "");
+    e->failed = e->failed || writes.failed || early.failed || late.failed;
+    e->waits = e->waits && !early.n; /* and what the run before wrote */
     text_free(&writes);
     text_free(&early);
+    text_free(&late);
     int64_t blocks = blocks_for(most, 256);
     snprintf(label, sizeof label,
              n > 1      ? "page_append_%u_in_place"
@@ -15029,6 +15139,7 @@ static void emit_page_appends(emit *e, const uint32_t *nodes, uint32_t n) {
                         : "page_append",
              n);
     emit_launch(e, label, (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), n, 256);
+    emit_room(e, ROOM_OF_NEXT, 1);
 }
 
 static void emit_page_append(emit *e, uint32_t node) { emit_page_appends(e, &node, 1); }
@@ -15133,6 +15244,28 @@ static void put_page_scores(emit *e, uint32_t node, const page_form *f) {
     text_free(&members);
 }
 
+/* Keys that a thread of a block over all of a head works on at a time, and how often as many are on their way. */
+static int page_keys(const page_form *f) { return f->heads > 4 ? 2 : 4; }
+static int page_stages(const emit *e) {
+    if (!emit_has_async_copies(e)) return 1;
+    return e->device->arch == 80 || emit_has_large_blocks(e) ? 3 : 2;
+}
+
+/* Keys whose pages none of this run's slots is in are on their way while kernels before this one run: all of `slots`
+   are looked at by each warp. */
+enum { PAGE_SLOTS = 256 };
+
+static const gn_view *page_slots_of(const emit *e, uint32_t node, const page_form *f) {
+    const uint32_t k = input(e, node, 1), v = input(e, node, 2);
+    if (!e->waits || f->format || !f->heads || !page_append_is_first(e, k) || !page_append_is_first(e, v)) return NULL;
+    for (uint32_t i = 3; i < 6; i++)
+        if (!is_constant(e, input(e, node, i))) return NULL;
+    uint32_t slots = input(e, k, 2);
+    const gn_view *view = view_of(e, slots);
+    bool fits = input(e, v, 2) == slots && is_constant(e, slots) && view->dims[0] <= PAGE_SLOTS;
+    return fits && page_stages(e) > 1 ? view : NULL;
+}
+
 /* Bytes of one lane lie at a multiple of 16, all of them. */
 static bool page_bytes_are_wide(const gn_view *v) {
     bool wide = v->dims[3] % 16 == 0 && v->strides[3] == 1 && v->offset % 16 == 0;
@@ -15154,24 +15287,20 @@ static void put_page_bytes(text *t, const page_form *f) {
     }
 }
 
-/* Keys that a thread of a block over all of a head works on at a time, and how often as many are on their way. */
-static int page_keys(const page_form *f) { return f->heads > 4 ? 2 : 4; }
-static int page_stages(const emit *e) {
-    if (!emit_has_async_copies(e)) return 1;
-    return e->device->arch == 80 || emit_has_large_blocks(e) ? 3 : 2;
-}
-
-static void put_page_type(emit *e, const page_form *f) {
+static void put_page_type(emit *e, const page_form *f, const gn_view *slots) {
     const gn_view *q = &f->q, *k = &f->k, *v = &f->v;
     text more = { 0 };
     if (f->format) put_page_bytes(&more, f);
     put(&e->types,
         "struct @_p { typedef %s T; typedef %s C; typedef %s SI; typedef %s PI; typedef %s TI; typedef @_x X; enum { R "
         "= "
-        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0, JOINS = %d, U = %d, STAGES = %d };\n",
+        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0, JOINS = %d, U = %d, STAGES = %d, "
+        "EARLY = %d, ROWS = %lld }; typedef %s I; static const i64 IS = %lldll;\n",
         types[q->dtype].name, types[q->dtype].compute, types[f->of.dtype].name, types[f->at.dtype].name,
         types[f->table.dtype].name, (long long)(f->heads ? f->heads : 1), (long long)q->dims[2], (long long)v->dims[3],
-        (long long)f->parts, page_joins(e, f), page_keys(f), page_stages(e));
+        (long long)f->parts, page_joins(e, f), page_keys(f), page_stages(e), slots != NULL,
+        slots ? (long long)slots->dims[0] : 0, slots ? types[slots->dtype].name : "int",
+        slots ? (long long)slots->strides[0] : 0);
     put(&e->types,
         "  static const i64 H = %lldll, G = %lldll, B = %lldll, MANY = %lldll, S = %lldll, PAGES = %lldll, WINDOW = "
         "%lldll, SPAN = %dll, SS = %lldll, PS = %lldll, TB = %lldll, TM = %lldll,\n",
@@ -15223,21 +15352,27 @@ static void emit_page_attention(emit *e, uint32_t node) {
         return;
     }
     emit_early(e);
-    emit_await_and_let_start(e);
+    const gn_view *slots = page_slots_of(e, node, &f);
+    if (!slots) emit_await_and_let_start(e);
     put_page_scores(e, node, &f);
-    put_page_type(e, &f);
+    put_page_type(e, &f, slots);
     for (uint32_t i = 0; i < (f.format ? 8 : 6); i++)
         emit_node(e, input(e, node, i), f.format && (i == 1 || i == 2) ? "u8" : types[views[i]->dtype].name, true,
                   names[i]);
     if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     if (page_joins(e, &f)) emit_counters(e, (uint32_t)(f.q.dims[0] * f.q.dims[1] / f.heads));
     emit_node(e, node, type, false, "o");
+    if (slots) emit_node(e, input(e, input(e, node, 1), 2), types[slots->dtype].name, true, "slots");
     emit_faults(e, node);
-    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, %s, err, node);\n",
+    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, %s, %serr, node);\n",
         f.format  ? "_bytes"
         : f.heads ? "_wide"
                   : "",
-        f.format ? "ks, vs, " : "", f.parts > 1 ? "parts" : "0", page_joins(e, &f) ? "done" : "0");
+        f.format ? "ks, vs, " : "", f.parts > 1 ? "parts" : "0", page_joins(e, &f) ? "done" : "0",
+        slots                  ? "slots, "
+        : f.heads && !f.format ? "(const @_p::I *)0, "
+                               : "");
+    e->waits = e->waits && !slots; /* and what the run before wrote */
     snprintf(label, sizeof label, "page_attention_%s%s%s%s%s%s", gn_dtype_name(f.q.dtype),
              f.format == GN_QUANT_FP8_E4M3 ? "_fp8"
              : f.format                    ? "_int8"
@@ -15245,6 +15380,9 @@ static void emit_page_attention(emit *e, uint32_t node) {
              f.window ? "_window" : "", f.cap != 0 ? "_cap" : "", f.slopes ? "_slopes" : "", f.sinks ? "_sinks" : "");
     emit_launch_shared(e, label, (uint64_t)(queries / (f.heads ? f.heads : 1)), (uint64_t)f.parts, 128,
                        f.heads && !f.format ? (uint32_t)(page_keys(&f) * page_stages(e)) * 4096 : 0);
+    if (f.heads && !f.format) /* with 1 KiB of the driver's */
+        emit_room(e, page_keys(&f) * page_stages(e) * 4096 + f.heads * (f.v.dims[3] + 2) * 16 + 1024,
+                  blocks_for(queries / f.heads * f.parts, emit_processors(e)));
     if (f.parts > 1) emit_page_join(e, node, &f);
 }
 #define emit_page_attention_quantized emit_page_attention
@@ -15264,7 +15402,7 @@ static void put_page_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     emit_node(e, node, type, false, name[1]);
     emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
     put(&e->body, "  if (err[%u]) ", ERROR_WORDS + e->appends[at].flag);
-    put_page_loop(&e->body, &out, slots, from, word, name[0] + 5, false, name[3]);
+    put_page_loop(&e->body, &out, slots, from, word, name[0] + 5, name[3]);
 }
 
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
@@ -16945,8 +17083,9 @@ static void emit_vector_kernel(emit *e, const vector_group *g, uint32_t (*packs)
     size_t bytes = (size_t)grid * 16;
     if (part->best && bytes > e->scratch) e->scratch = bytes;
     if ((form.dot || form.quantised) && form.p.m == 1) e->bounds = "__launch_bounds__(256, 2)";
-    emit_launch_shared(e, name, grid, 1, 256,
-                       form.p.m > 1 ? few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row) : 0);
+    const uint32_t shared = form.p.m > 1 ? few_shared(&form.few, &form.p, part->product[1] ? 2 : 1, form.row) : 0;
+    emit_launch_shared(e, name, grid, 1, 256, shared);
+    if (form.p.m > FEW_ROWS) emit_room(e, shared + 2048, 2);
 }
 
 static void emit_vector(emit *e, const vector_group *g) {
@@ -21238,6 +21377,16 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
 /* Bytes of dynamic shared memory that any kernel's own leave in the 48 KiB which every launch has. */
 enum { SHARED_PLAIN = 16 << 10 };
 
+/* The percent of a processor's memory that launch i wants as shared memory, -1: as the driver has it, which makes room
+   for as many blocks as fit, so that kernels beside them have little L1 in which what they load is on the way. */
+static int launch_division(const struct device *d, const launch *launches, size_t n, size_t i) {
+    if (launches[i].spread) return 0; /* no more than one block takes */
+    if (launches[i].room == ROOM_OF_NEXT && i + 1 < n) i++;
+    const uint64_t all = d->shared_bytes > 0 ? (uint64_t)d->shared_bytes : 0,
+                   percent = all ? (launches[i].room * 100ull + all - 1) / all : 0;
+    return launches[i].room <= ROOM_OF_NEXT || !percent ? -1 : percent > 100 ? 100 : (int)percent;
+}
+
 /* Compiles what is missing but for kernels of which `lies` is `without`; `why` of those that do not compile. */
 static gn_result launches_compile(executor *x, const launch *launches, size_t n, uint8_t without, const gn_flag *cancel,
                                   gn_fault *f) {
@@ -21256,9 +21405,8 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
         /* 8: more shared memory than 48 KiB, with the kernel's own */
         if (launches[i].shared > SHARED_PLAIN)
             cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);
-        /* 9: the share of a processor's memory that is not L1: no more than one block takes. By itself the driver makes
-           room for as many as fit, and kernels beside it have what they load on the way in L1. */
-        if (launches[i].spread) cu.cuFuncSetAttribute(launches[i].kernel->function, 9, 0);
+        const int division = launch_division(x->device, launches, n, i);
+        if (division >= 0) cu.cuFuncSetAttribute(launches[i].kernel->function, 9, division);
     }
     gn_free(all);
     return r;
@@ -23248,6 +23396,7 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     cu.cuDeviceGetAttribute(&minor, 76, handle);
     cu.cuDeviceGetAttribute(&d->processors, 16, handle);
     cu.cuDeviceGetAttribute(&d->cache_bytes, 38, handle);
+    cu.cuDeviceGetAttribute(&d->shared_bytes, 81, handle);
     cu.cuDeviceGetAttribute(&pools, 115, handle);
     d->arch = major * 10 + minor;
     d->has_pools = pools != 0;
