@@ -360,6 +360,101 @@ TEST(rows_are_bit_for_bit_those_of_a_sequence_that_is_alone) {
     }
 }
 
+/* Steps of six sequences, one row each, which a product makes: its keys and values are appended and attended in one
+   plan, wherever the pages lie that these rows go to. What is not yet appended is no number. */
+enum { GROWN = 24, GROWN_K = 256 };
+
+/* So many integers of -1 to 1 over `of`: sums of 256 products are exact in bf16. */
+static double *draw_thirds(int64_t n, double of) {
+    double *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = (double)test_random_int(-1, 1) / of;
+    return x;
+}
+
+/* Row b of x times column c of w. */
+static double product_of(const double *x, const double *w, int64_t b, int64_t c, int64_t columns) {
+    double sum = 0;
+    for (int64_t k = 0; k < GROWN_K; k++) sum += x[b * GROWN_K + k] * w[k * columns + c];
+    return sum;
+}
+
+/* One step: what the rows' results should be is in v when it returns. */
+static gn_tensor grown_step(const setting *s, values *v, gn_dtype d, gn_tensor weight, const double *w,
+                            const gn_tensor *pools) {
+    const int64_t columns = (s->H + 2 * s->G) * s->D;
+    double *x = draw_thirds(s->N * GROWN_K, 64);
+    for (int64_t b = 0; b < s->N; b++)
+        for (int64_t c = 0; c < columns; c++) {
+            double y = product_of(x, w, b, c, columns);
+            int64_t c2 = c - s->H * s->D, at = (b * tokens_of(s) + v->position[b]) * s->G * s->D;
+            if (c2 < 0) v->q[b * s->H * s->D + c] = y;
+            else if (c2 < s->G * s->D) v->k[at + c2] = y;
+            else v->v[at + c2 - s->G * s->D] = y;
+        }
+    gn_tensor rows = gn_reshape(gn_matmul(tensor_of(d, GN_SHAPE(s->N, GROWN_K), x), weight),
+                                GN_SHAPE(s->N, s->H + 2 * s->G, s->D)),
+              slots = numbers_of(GN_SHAPE(s->N), v->slot, true), of = numbers_of(GN_SHAPE(s->N), v->sequence, true),
+              table = numbers_of(GN_SHAPE(s->B, s->M), v->table, true), next[2];
+    for (int64_t side = 0; side < 2; side++)
+        next[side] = gn_page_append(pools[side], gn_slice(rows, 1, s->H + side * s->G, s->H + (side + 1) * s->G, 1),
+                                    slots, of, table);
+    free(x);
+    return gn_page_attention(gn_slice(rows, 1, 0, s->H, 1), next[0], next[1], of,
+                             numbers_of(GN_SHAPE(s->N), v->position, true), table, &s->d);
+}
+
+static void grow_pages(int64_t size, int64_t window, gn_dtype d, double bound) {
+    static const int64_t begin[] = { 0, 1, 15, 60, 130, 40 };
+    setting s = { .B = 6, .H = 4, .G = 2, .D = 64, .E = 64, .S = size, .N = 6, .d = { .window = window } };
+    s.M = (130 + GROWN + size - 1) / size;
+    s.P = 6 * s.M;
+    for (int64_t b = 0; b < s.B; b++) s.n[b] = begin[b] + GROWN, s.rows[b] = 1;
+    values v = values_make(&s, d);
+    place_pages(&s, &v);
+    for (int64_t b = 0; b < s.B; b++) s.n[b] = begin[b];
+    const int64_t columns = (s.H + 2 * s.G) * s.D, n = s.N * s.H * s.E;
+    double *w = draw_thirds(GROWN_K * columns, 1), want[64], worst = 0;
+    char *got = malloc((size_t)n * 4);
+    gn_tensor made = tensor_of(d, GN_SHAPE(GROWN_K, columns), w),
+              weight = gn_state(g, d, GN_SHAPE(GROWN_K, columns), NULL, "w"), pools[2];
+    gn_assign(weight, made);
+    for (int side = 0; side < 2; side++) {
+        pools[side] = gn_state(g, d, GN_SHAPE(s.P, s.G, s.S, s.D), NULL, "pool");
+        gn_assign(pools[side], pool_of(&s, &v, d, side, NAN));
+    }
+    CHECK_RESULT(gn_step(g), GN_OK);
+    for (int step = 0; step < GROWN; step++) {
+        for (int64_t b = 0; b < s.B; b++) {
+            const int64_t p = begin[b] + step;
+            v.sequence[b] = b, v.position[b] = p, v.slot[b] = v.table[b * s.M + p / size] * size + p % size;
+        }
+        gn_tensor y = grown_step(&s, &v, d, weight, w, pools);
+        if (!CHECK_RESULT(gn_read(y, got, (size_t)n * gn_dtype_bytes(d)), GN_OK)) break;
+        CHECK_RESULT(gn_step(g), GN_OK);
+        for (int64_t i = 0; i < s.N * s.H; i++) {
+            expect(&s, &v, i / s.H, i % s.H, want);
+            for (int64_t e = 0; e < s.E; e++) {
+                double error = fabs(element(d, got, i * s.E + e) - want[e]);
+                if (!(error <= worst)) worst = error;
+            }
+        }
+    }
+    if (!(worst <= bound))
+        test_fail(__FILE__, __LINE__, "pages of %lld, %s: off by %g", (long long)size, gn_dtype_name(d), worst);
+    for (int side = 0; side < 2; side++) gn_release(pools[side]);
+    gn_release(weight);
+    values_free(&v);
+    free(w);
+    free(got);
+}
+
+TEST(keys_that_a_step_appends_are_attended_in_it) {
+    static const int64_t sizes[] = { 64, 16, 6 };
+    for (int i = 0; i < TEST_COUNT(sizes); i++)
+        for (int window = 0; window < 2; window++) grow_pages(sizes[i], window ? 37 : 0, GN_BF16, 0.01);
+    grow_pages(16, 0, GN_F32, 1e-5);
+}
+
 /* ---- appends ---- */
 
 enum { P = 5, G = 2, S = 3, D = 4, N = 6, POOL = P * G * S * D };
@@ -994,6 +1089,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(attention_over_pages_is_the_formula),
         TEST_ENTRY(rows_are_bit_for_bit_those_of_a_sequence_that_is_alone),
+        TEST_ENTRY(keys_that_a_step_appends_are_attended_in_it),
         TEST_ENTRY(appends_whose_slots_lie_in_their_own_pool_write_another_memory),
         TEST_ENTRY(appends_write_their_slots_in_place_and_no_others),
         TEST_ENTRY(appends_by_the_same_slots_run_together),
