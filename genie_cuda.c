@@ -1116,11 +1116,14 @@ static const char shared_text[] =
     "#endif\n"
     "template <int V, class T> M void vput(T *p, const T *d) { OPAQUE(p); vstore<V>(p, d); }\n"
     "template <int V, class T> M void vget(T *d, const T *p) { OPAQUE(p); vload<V>(d, p); }\n"
-    "// The same of memory that no kernel of this launch writes: may be read before earlier stores are done.\n"
+    "// The same of memory that no kernel of this launch writes: may be read before earlier stores are done. PAST_L1: "
+    "where an L1 may hold what stood there before.\n"
     "#ifdef GN_HOST\n"
     "#define CONSTANT(p) (*(p))\n"
+    "#define PAST_L1(p) (*(p))\n"
     "#else\n"
     "#define CONSTANT(p) __ldg(p)\n"
+    "#define PAST_L1(p) __ldcg(p)\n"
     "#endif\n"
     "template <int V, class T> M void vconst(T *d, const T *p) {\n"
     "  typedef typename raw<(sizeof(T) * V > 16 ? 16 : sizeof(T) * V)>::t W;\n"
@@ -2201,7 +2204,9 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
 /* The last kernel's blocks of `bytes` of shared memory, so many on a processor at once, need no more than that. A
    processor divides its memory anew only when it is empty: kernels that start beside each other want the same. */
 static void emit_room(emit *e, int64_t bytes, int64_t blocks) {
-    if (!e->failed && emit_overlaps(e)) e->launches[e->n_launches - 1].room = (uint32_t)(bytes * blocks);
+    enum { MOST = 1 << 30 };
+    if (e->failed || !emit_overlaps(e)) return;
+    e->launches[e->n_launches - 1].room = (uint32_t)(blocks > MOST / bytes ? MOST : bytes * blocks);
 }
 
 static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) {
@@ -15035,7 +15040,7 @@ static void put_page_words(emit *e, const page_word_put *w, const char *tag, tex
         "(i64)(first %% %lldull);\n",
         (long long)S, (long long)(G * S * D), (long long)D, (long long)G, (long long)(S * D), (long long)S,
         (long long)D, (long long)D);
-    if (w->in_place && w->first) put(early, "    if (%s) old%s = %s[to];\n", own, tag, w->name[2]);
+    if (w->in_place && w->first) put(early, "    if (%s) old%s = PAST_L1(%s + to);\n", own, tag, w->name[2]);
     put(early, "  }\n");
     put(late,
         "  if (%s) {\n    value%s = %s[(i64)(first / %lldull) * %lldll + (i64)(first / %lldull %% %lldull) * %lldll + "
