@@ -1900,9 +1900,9 @@ typedef struct append_done {
 /* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before
    the kernel before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
    blas: a product by cuBLASLt and no kernel; pack: 1 + the filters or the matrix that it packs, 0: none; lies: how
-   matrices lie that it reads; spread: no processor has two of its blocks; room: bytes of shared memory that a
-   processor's blocks have at once, 0: as the driver divides it from L1, ROOM_OF_NEXT: as the kernel behind it. */
-enum { ROOM_OF_NEXT = 1 };
+   matrices lie that it reads; room: bytes of shared memory that a processor's blocks have at once, or how else it is
+   divided from L1: as the driver does, as little as a block takes, as the kernel behind it wants. */
+enum { ROOM_ANY, ROOM_LEAST, ROOM_OF_NEXT };
 typedef struct launch {
     kernel *kernel;
     uint32_t grid_x, grid_y, block, shared, param, n_params;
@@ -1912,7 +1912,6 @@ typedef struct launch {
     uint32_t step; /* 1 + that of the layout whose kernel it is, 0: of none */
     uint32_t pack;
     uint8_t lies;
-    bool spread;
     uint32_t room;
 } launch;
 
@@ -2178,8 +2177,7 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
                                                  e->step,
                                                  0,
                                                  e->lies,
-                                                 false,
-                                                 0 };
+                                                 ROOM_ANY };
     if (e->may_fault) e->last_fault = (uint32_t)e->n_launches;
     e->may_fault = false;
     e->n_instead += e->when == LAUNCH_INSTEAD;
@@ -17342,7 +17340,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     text_free(&label);
     emit_launch_shared(e, name, (uint64_t)(a->dims[0] * a->dims[1] / f->heads * f->parts), 1, 256,
                        (uint32_t)(f->each * f->stages) * 2 * 4096);
-    if (!e->failed) e->launches[e->n_launches - 1].spread = f->spread;
+    if (!e->failed && f->spread) e->launches[e->n_launches - 1].room = ROOM_LEAST;
 }
 
 /* An attention in a form of its own: written out, or one query of each head. */
@@ -21385,11 +21383,11 @@ enum { SHARED_PLAIN = 16 << 10 };
 /* The percent of a processor's memory that launch i wants as shared memory, -1: as the driver has it, which makes room
    for as many blocks as fit, so that kernels beside them have little L1 in which what they load is on the way. */
 static int launch_division(const struct device *d, const launch *launches, size_t n, size_t i) {
-    if (launches[i].spread) return 0; /* no more than one block takes */
     if (launches[i].room == ROOM_OF_NEXT && i + 1 < n) i++;
-    const uint64_t all = d->shared_bytes > 0 ? (uint64_t)d->shared_bytes : 0,
-                   percent = all ? (launches[i].room * 100ull + all - 1) / all : 0;
-    return launches[i].room <= ROOM_OF_NEXT || !percent ? -1 : percent > 100 ? 100 : (int)percent;
+    const uint64_t all = d->shared_bytes > 0 ? (uint64_t)d->shared_bytes : 0, room = launches[i].room;
+    if (room == ROOM_LEAST) return 0;
+    if (room == ROOM_ANY || room == ROOM_OF_NEXT || !all) return -1;
+    return room >= all ? 100 : (int)((room * 100 + all - 1) / all);
 }
 
 /* Compiles what is missing but for kernels of which `lies` is `without`; `why` of those that do not compile. */
